@@ -5,17 +5,30 @@ READY := $(VENV)/.ready
 # The versions that the environment gets: those that the project is developed with, or the newest ones (`make newest`).
 VERSIONS := --constraint constraints.txt
 # What is in plugins/, each a package of its own.
-PACKAGES := numba openvino onnxruntime ray remote serve
+PACKAGES := kernels-extra numba openvino onnxruntime ray remote serve
 
-.PHONY: demo test newest fuzz wild deviations mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema clean
+.PHONY: demo core full test test-all newest fuzz wild deviations mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema clean
 
 demo: $(READY)
 	$(PYTHON) -m delegate demo
 
+# A light environment: the core, XNNPACK, portable kernels and pytest. `full` has everything.
+core:
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet $(VERSIONS) torch
+	$(PYTHON) -m pip install --quiet $(VERSIONS) --editable ".[xnnpack,aot,cli]" pytest pytest-xdist hypothesis
+full: $(READY)
+
 # Many tests start processes, which take less time with compiled files. Modules that tests write and change are never
 # compiled: a change within the same second would not be seen.
-test: export PYTHONDONTWRITEBYTECODE = 1
+#
+# `test` has some cases of each test, of every backend and on whole models; `test-all`, which CI runs, has all of them.
+test test-all: export PYTHONDONTWRITEBYTECODE = 1
 test: $(READY)
+	$(PYTHON) -m compileall -q -j 0 delegate plugins
+	$(PYTHON) -m pytest -n 3 --dist worksteal --sample 2
+	$(PYTHON) -m pytest -n 3 --dist worksteal --sample 2 plugins
+test-all: $(READY)
 	$(PYTHON) -m compileall -q -j 0 delegate plugins
 	$(PYTHON) -m pytest -n 3 --dist worksteal
 	$(PYTHON) -m pytest -n 3 --dist worksteal plugins
@@ -23,7 +36,7 @@ test: $(READY)
 # Tests and deviations with the newest version of every library that pyproject.toml allows, in an environment of its own.
 # A bound there says what was tested. Raise it, and run this again, when a library has a newer version.
 newest:
-	$(MAKE) test deviations VENV=.venv-newest VERSIONS=--upgrade
+	$(MAKE) test-all deviations VENV=.venv-newest VERSIONS=--upgrade
 
 test-slow: $(READY)
 	$(PYTHON) -m pytest -n 2 -m slow
@@ -60,6 +73,7 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PYTHON) .ci/lines.py
 
 # The wheels and source distributions of this project and of plugins/, built in .venv without an index, and checked.
 dist: $(READY)

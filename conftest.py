@@ -17,8 +17,23 @@ if _workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run take other random numbers, which shows tests that hold for some only."""
+    """Let a run take other random numbers, which shows tests that hold for some only, or a few cases of each table."""
     parser.addoption("--seed", type=int, default=0, help="seed of the random numbers of every test")
+    parser.addoption("--sample", type=int, metavar="N", help="run at most N cases of each test, spread over its table")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the sample that `--sample` requests, without the tests marked extended."""
+    most = config.getoption("--sample")
+    if most is None:
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("extended") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for own in cases.values() for item in own[:: -(-len(own) // most)]}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -1,6 +1,6 @@
 """Calibration: measure the rates of backends and portable kernels on this machine, for its profile.
 
-Each row is a small model whose time is mostly that of one kind of operator, in a few sizes. It runs on one place
+Each row is a small model that mostly spends its time in one kind of operator, in a few sizes. It runs on one place
 alone, so a plugin needs nothing of its own to be calibrated. A process measures one place; see `calibrate`.
 """
 
@@ -44,10 +44,10 @@ class Row:
     """A model for one kind of operator.
 
     Args:
-        kind: of its operators.
+        kind: The kind of operators that it consists of.
         count: operators of this kind in it; the others are simple.
         forward: the model as a function of its inputs.
-        sizes: of the inputs, one tuple of shapes for each program; whole numbers are the inputs of gathers.
+        sizes: One tuple of input shapes for each program; whole numbers are the inputs of gathers.
     """
 
     kind: str

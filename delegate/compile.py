@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.export import ExportedProgram
-
-from delegate.accuracy.layer_accuracy import layer_accuracies
 from delegate.accuracy.verification import MeasuredAccuracy, Verification, verification
-from delegate.cache.aot.programs import CompilationResult, ProgramCache
+from delegate.cache.aot.artifacts import ArtifactCache
+from delegate.cache.aot.programs import CompilationResult, get_or_lower
 from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.decompose import CannotDecompose
 from delegate.edge.keys import fingerprints
-from delegate.edge.sources import Model, exported_programs
-from delegate.edge.training import warn_of_training
+from delegate.edge.sources import Model
 from delegate.emit.device_memory import with_device_copies
 from delegate.errors import ConfigError, DelegateError
 from delegate.kernels.libraries import KernelRequest
@@ -34,15 +31,13 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.locked import LockedStrategy, lock_of
 from delegate.placement.plans import partition_options
 from delegate.placement.policy import PlacementRequest
-from delegate.placement.strategies import create_strategy
-from delegate.placement.strategy import Strategy
 from delegate.plugins import PORTABLE
 from delegate.program.model import Program
-from delegate.registry import Registry, default_registry
+from delegate.registry import default_registry
 from delegate.report import Report
 from delegate.request import LoweringRequest, RepeatedRequest
 from delegate.runtime.loaded import with_load_options
-from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache, select
+from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache
 from delegate.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -110,77 +105,80 @@ def to_backend(
     request = LoweringRequest.of(
         model, backends, config, kernels=kernels, placement=placement, verify=verify, cache=cache, progress=progress
     )
-    return _lower(request, model, is_cacheable=verify is None, is_owned=False)
+    return _lower(request, model, is_owned=False)
 
 
 @stage("lower")
 def lower_owned(model: Model, backends: Request = None, *, verify: Any = None, **options: Any) -> CompiledProgram:
     """Lower as `to_backend` does, but use the memory of the model's weights, which nothing may change from now on."""
     request = LoweringRequest.of(model, backends, verify=verify, **options)
-    return _lower(request, model, is_cacheable=verify is None, is_owned=True)
+    return _lower(request, model, is_owned=True)
 
 
-def _lower(request: LoweringRequest, model: Model, *, is_cacheable: bool, is_owned: bool) -> CompiledProgram:
-    """Lower a model.
+def _lower(request: LoweringRequest, model: Model, *, is_owned: bool) -> CompiledProgram:
+    """Lower a model, or take its program from the cache.
 
     Args:
         request: the arguments of `to_backend`.
         model: the model of the request as the user gave it.
-        is_cacheable: the program may come from the cache, and go there.
         is_owned: nothing else changes the weights of the model, so the program needs no copies of them.
     """
+    selection = request.selection
+    artifacts = open_artifact_cache(selection, request.registry, request.cache)
+    result = get_or_lower(request, artifacts, lambda: _run_stages_until_decomposed(request, artifacts, is_owned))
+    for sentence in result.warnings:
+        warn_user(sentence, UserWarning)
+    _warn_of_portable(result.report, selection)
+    specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in request.sources.items()}
+    debugger = partial(_debug, RepeatedRequest.of(request, model, result.repetition))
+    return CompiledProgram(
+        result.program, specs, result.report, request.registry, selection.kernels, plan=result.plan, debugger=debugger
+    )
+
+
+def _run_stages_until_decomposed(
+    request: LoweringRequest, artifacts: ArtifactCache | None, is_owned: bool
+) -> CompilationResult:
+    """Run all stages, and again without preserving a compound operator that torch cannot decompose alone."""
     while True:
         try:
-            return _lower_once(request, model, is_cacheable=is_cacheable, is_owned=is_owned)
-        except CannotDecompose as error:  # of one node. Torch may be able to do it while it converts the whole program
+            return _run_stages(request, artifacts, is_owned)
+        except CannotDecompose as error:  # torch may be able to do it while it converts the whole program
             if error.operator in request.decomposed:
                 raise
             request = replace(request, decomposed=request.decomposed | {error.operator})
 
 
-def _lower_once(request: LoweringRequest, model: Model, *, is_cacheable: bool, is_owned: bool) -> CompiledProgram:
-    """Lower a model, without preserving the compound operators in `request.decomposed`; see `_lower`."""
-    sources, selection, strategy, registry = request.sources, request.selection, request.strategy, request.registry
+def _run_stages(request: LoweringRequest, artifacts: ArtifactCache | None, is_owned: bool) -> CompilationResult:
+    """Run the stages: request -> quantized -> edge -> plan -> lowered -> verified -> program."""
+    placed = request.place(artifacts)  # quantized, edge, plan
+    strategy, registry, compiler = request.strategy, request.registry, placed.compiler
 
-    artifacts = open_artifact_cache(selection, registry, request.cache)
-    is_cacheable = is_cacheable and strategy.is_cacheable
-    programs = ProgramCache(artifacts, selection, registry) if artifacts is not None and is_cacheable else None
-    key = None if programs is None else programs.key(sources, strategy.cache_key)
-    if programs is not None and key is not None and (cached := programs.get(key)) is not None:
-        for name, ep in sources.items():
-            warn_of_training(ep.graph, name)
-        with stage("program from the cache"):
-            report = Report.from_json(cached.program.report)
-            repeated = RepeatedRequest.of(request, model, Strategy(plan=cached.plan))
-            return _result(cached, report, sources, selection, registry, repeated)
+    inputs, selection = request.check.inputs, compiler.selection
+    blame = partial(blamed, placed.exported, placed.floats, inputs, selection, registry)
+    verifying = verification(inputs, placed.exported, selection, registry, placed.floats, blame)
+    program, lowered, measured = _compile_and_verify(compiler, verifying)
+    strategy.require_applied(compiler.plans)
 
-    placed = request.place(artifacts)
-    selection = placed.compiler.selection
-    blame = partial(blamed, placed.exported, placed.floats, request.check.inputs, selection, registry)
-    verifying = verification(request.check.inputs, placed.exported, selection, registry, placed.floats, blame)
-    program, lowered, measured = _compile_and_verify(placed.compiler, verifying)
-    strategy.require_applied(placed.compiler.plans)
     program = with_load_options(program, partition_options(placed.options, program), registry)
     if not is_owned:
-        program = with_own_weights(program, sources.values())
-
+        program = with_own_weights(program, request.sources.values())
+    lock = lock_of(request.sources, placed, registry)
     known = fingerprints(placed.exported)
-    report = replace(placed.compiler.report(), placements=placed.placements, fingerprints=known)
-    lock = lock_of(sources, placed, registry)
-    report = strategy.finish(report, lock)
-    report = with_device_copies(report, program, lowered)
+    report = replace(compiler.report(), placements=placed.placements, fingerprints=known)
+    report = with_device_copies(strategy.finish(report, lock), program, lowered)
     if verifying is not None and measured is not None:
-        report = replace(measured.add_to(report), layers=tuple(layer_accuracies(verifying, measured)))
-    result = CompilationResult(
-        program._replace(report=report.to_json(), load_rules=rules_to_json(placed.compiler.load_rules())),
-        SavedPlan.of(placed.compiler.plans),
-        tuple(placed.compiler.warnings),
+        report = verifying.add_to_report(report, measured)
+    program = program._replace(report=report.to_json(), load_rules=rules_to_json(compiler.load_rules()))
+    return CompilationResult(
+        program,
+        report,
+        SavedPlan.of(compiler.plans),
+        tuple(compiler.warnings),
+        LockedStrategy(lock, "the program"),
+        lowered,
+        is_cacheable=strategy.is_cacheable and not compiler.artifacts.has_failed,
     )
-    is_stored = strategy.is_cacheable and not placed.compiler.artifacts.has_failed
-    if programs is not None and key is not None and is_stored:
-        programs.put(key, result.as_cached(report), lowered)
-    repeated = RepeatedRequest.of(request, model, LockedStrategy(lock, "the program"))
-    return _result(result, report, placed.exported, selection, registry, repeated)
 
 
 def _compile_and_verify(
@@ -197,24 +195,6 @@ def _compile_and_verify(
         compiler.move(moved)
         program, lowered = compiler.compile()
     return program, lowered, None
-
-
-def _result(
-    result: CompilationResult,
-    report: Report,
-    exported: Mapping[str, ExportedProgram],
-    selection: Selection,
-    registry: Registry,
-    repeated: RepeatedRequest,
-) -> CompiledProgram:
-    """Return the compiled program for the user, and warn about it; the debugger repeats the request."""
-    for sentence in result.warnings:
-        warn_user(sentence, UserWarning)
-    _warn_of_portable(report, selection)
-    specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in exported.items()}
-    return CompiledProgram(
-        result.program, specs, report, registry, selection.kernels, plan=result.plan, debugger=partial(_debug, repeated)
-    )
 
 
 def debug(
@@ -251,23 +231,23 @@ def debug(
         progress: called with short progress texts.
 
     Raises:
-        the errors of `to_backend`, except those of verification. InputError if the folder cannot be written, or the
-        program file is of another model. ProgramError if it cannot be read, or has no debug info. BackendFailed if it
-        has machine code that is not trusted.
+        the errors of `to_backend`, except the errors of verification. InputError if the folder cannot be written, or
+        the program file is of another model. ProgramError if it cannot be read, or has no debug info. BackendFailed if
+        it has machine code that is not trusted.
     """
+    saved = None
     if program_file is not None:
         from delegate.devtools.debugger.saved_program import FromSavedProgram, SavedProgram
 
         saved = SavedProgram.load(program_file, default_registry(), trust_code=trust_code)
         backends = saved.backends if backends is None and config is None else backends
     request = LoweringRequest.of(
-        model, backends, config, kernels=kernels, placement=placement, verify=None, cache=cache, progress=progress
+        model, backends, config, kernels=kernels, placement=placement, cache=cache, progress=progress
     )
-    if program_file is None:
-        return _debug(request, inputs, budget=budget, output=output, progress=progress)
-    if placement is not None:
-        raise ConfigError("the file has a placement of its own", where="debug", remedy="leave out `placement`")
-    request = replace(request, strategy=FromSavedProgram(saved))
+    if saved is not None:
+        if placement is not None:
+            raise ConfigError("the file has a placement of its own", where="debug", remedy="leave out `placement`")
+        request = replace(request, strategy=FromSavedProgram(saved))
     return _debug(request, inputs, budget=budget, output=output, progress=progress, saved=saved)
 
 
@@ -295,7 +275,7 @@ def explain(
         report = delegate.explain(exported, "xnnpack")
         print(report)
 
-    Raises the errors of `to_backend`, except those of the backends' compilers and of results that are less accurate
+    Raises the errors of `to_backend`, except for the backends' compilers and for results that are less accurate
     than requested.
     """
     report, refusal = plan_and_check(model, backends, config=config, kernels=kernels)
@@ -311,13 +291,9 @@ def plan_and_check(
 
     Raises the errors that leave no plan to report.
     """
-    registry = default_registry()
-    selection = select(backends, config, registry, kernels)
-    strategy = create_strategy(None, selection.placement, is_named=selection.is_named)
-    sources = exported_programs(model)
-    strategy.require_model(sources, selection)
-    strategy.calibrate(selection)
-    exported, selection = quantized(sources, selection, registry)
+    request = LoweringRequest.of(model, backends, config, kernels=kernels)
+    strategy, registry = request.strategy, request.registry
+    exported, selection = quantized(request.sources, request.selection, registry)
     selection = replace(selection, notes=(*selection.notes, *strategy.estimate_notes))
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
     compiler.costs = strategy.costs(selection)

@@ -149,7 +149,7 @@ class CompiledContext(NotPicklable, ABC):
         """Set all states to what `snapshot` gave, here or in another context of the program.
 
         Raises:
-            InputError: names, dtypes or shapes are not those of the states, which then stay unchanged.
+            InputError: names, dtypes or shapes differ from the states, which then stay unchanged.
         """
         self.loaded.restore({name: to_array(tensor, name) for name, tensor in snapshot.items()})
 
@@ -253,7 +253,7 @@ class CompiledProgram(CompiledContext):
         output: str | os.PathLike[str] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Diagnosis:
-        """Find the operators that return wrong values; arguments and errors are those of `delegate.debug`.
+        """Find the operators that return wrong values, with the arguments and errors of `delegate.debug`.
 
         The model is lowered again with the plan of this program, which does not keep the model's weights: keep the
         exported program, or call `delegate.debug(exported, placement=program.plan)`.

@@ -53,7 +53,7 @@ class DelegateError(Exception):
         return f"{self.what}{place}{remedy}"
 
     def at(self, place: str, remedy: str = "") -> DelegateError:
-        """Return the error, of a class of this module, with a place before its own and a remedy after its own."""
+        """Return the error, of a class in this module, with a place before its own and a remedy after its own."""
         kind = next(c for c in type(self).__mro__ if c.__module__ == __name__)
         where = ", ".join(part for part in (place, " ".join(self.where.split())) if part)
         error: DelegateError = kind(self.what, where=where, remedy="; or ".join(r for r in (self.remedy, remedy) if r))
@@ -81,7 +81,7 @@ class LoweringError(DelegateError):
 
 
 class AccuracyError(DelegateError):
-    """Results are farther from those of the reference than the policy allows, or cannot be compared with them."""
+    """Results are farther from the reference than the policy allows, or cannot be compared with them."""
 
 
 class ProgramError(DelegateError):

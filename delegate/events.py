@@ -148,7 +148,7 @@ class BoundInstruction:
         method: the name of the method.
         name: the name of its first result.
         what: its operator, partition, or kind of control flow.
-        kind: of the instruction.
+        kind: The instruction's kind.
         backend: the backend of a partition; else empty.
         source: the user's own line; empty if unknown.
         module: path of the user's module; empty if unknown. A partition has the path that its nodes share.
@@ -211,7 +211,7 @@ class MethodRun:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRun:
-    """A run of an operator of a vendor library, inside a partition.
+    """A run of a vendor library's operator, inside a partition.
 
     Libraries that report times alone have operators that follow each other from the start of the partition.
 

@@ -107,7 +107,7 @@ def replacing(target: str) -> Iterator[BinaryIO]:
 
 
 def open_to_read(path: PathLike) -> BufferedReader:
-    """Open a file, or an inherited pipe without a name, such as that of `<(command)`.
+    """Open a file, or an inherited pipe without a name, as `<(command)` makes one.
 
     Raises:
         OSError: it cannot be opened, or it is a named pipe or a device, which may never have data, or never end.
@@ -256,7 +256,7 @@ def require_file(
     """Raise an error unless a file can be written.
 
     Args:
-        path: of the file.
+        path: Where the file is.
         what: its content, for the message.
         error: the error class.
         streams: True if it may be a pipe or a terminal.

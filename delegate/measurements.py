@@ -6,28 +6,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from delegate.errors import ConfigError
 from delegate.field_checks import expect, is_texts
-from delegate.plugins import (
-    BLOCK_VARIABLE,
-    MEASUREMENTS,
-    Plugin,
-    PluginState,
-    discover,
-    full_traceback,
-    is_blocked,
-    load_object,
-    misnamed,
-    one_line,
-    other_version,
-)
-
-API_VERSION = (1, 0)  # (major, minor): a package for another major, or for a newer minor, is incompatible
+from delegate.plugins import API_VERSION, InstalledPlugin, Plugin, PluginState, import_plugin, load_object, one_line
 
 BUNDLE, CLUSTER = "bundle", "ray"  # what `delegate.Remote` and `delegate.Measured(cluster=...)` request
 # The packages that measure, and their installation in a checkout.
@@ -48,7 +34,7 @@ class MeasurementInfo:
         aot: the same of the part that places nodes by the results; empty without such a part.
         requires: modules that the runtime part imports and that may be absent.
         install: the exact command that installs these modules.
-        api_version: the version of the interface for which the package was written.
+        api_version: the version of the plugin API for which the package was written.
     """
 
     name: str
@@ -69,48 +55,50 @@ class MeasurementInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurementState:
+class MeasurementState(InstalledPlugin):
     """The state of a way to measure on this machine.
 
     Args:
-        name: the name of its entry point.
-        state: ok, broken, incompatible, blocked, or unavailable if a module that it requires is absent.
-        owner, version: the distribution that declares it.
         info: its description; None if it is broken or blocked.
-        detail: one sentence with the reason if it is not ok; else empty.
-        remedy: the fix of that.
-        error: the exception of a broken package.
     """
 
-    name: str
-    state: PluginState
-    owner: str
-    version: str
-    info: MeasurementInfo | None = None
-    detail: str = ""
-    remedy: str = ""
-    error: BaseException | None = field(default=None, repr=False, compare=False)
+    noun: ClassVar[str] = "remote measurement"
 
-    @property
-    def traceback(self) -> str:
-        """The traceback of a broken package as Python prints it; empty for others."""
-        return full_traceback(self.error)
+    info: MeasurementInfo | None = None
+
+    @classmethod
+    def find(cls, claims: tuple[Plugin, ...], blocked: Collection[str]) -> MeasurementState:
+        """Import the info that these plugins of one name provide; the state reports problems."""
+        if refused := cls.refused(claims, blocked):
+            return refused
+        (plugin,) = claims
+        info = import_plugin(cls, plugin, MeasurementInfo)
+        if isinstance(info, cls):
+            return info
+        if other := cls.other_version(plugin, info.api_version, info=info):
+            return other
+        for module in info.requires:
+            if importlib.util.find_spec(module) is None:
+                detail = f"{cls.noun} {info.name!r} needs {module}, which is not installed"
+                return cls.of(plugin, PluginState.UNAVAILABLE, info=info, detail=detail, remedy=info.install)
+        return cls.of(plugin, info=info)
 
 
 class InstalledMeasurements:
     """The installed ways to measure on other machines.
 
     Args:
+        claims: the plugins by name.
         blocked: patterns of names that must not be used.
     """
 
-    def __init__(self, blocked: Collection[str]) -> None:
-        self._blocked = blocked
+    def __init__(self, claims: Mapping[str, tuple[Plugin, ...]], blocked: Collection[str]) -> None:
+        self._claims, self._blocked = claims, blocked
 
     @cached_property
     def states(self) -> tuple[MeasurementState, ...]:
         """The states of all, in the order of their names."""
-        return tuple(_state(claims, self._blocked) for claims in discover(MEASUREMENTS).claims.values())
+        return tuple(MeasurementState.find(claims, self._blocked) for claims in self._claims.values())
 
     def part(self, name: str, part: Literal["aot", "runtime"]) -> Any:
         """Import a part of a package, and return what its info names.
@@ -123,61 +111,10 @@ class InstalledMeasurements:
             package, command = _PACKAGES[name]
             what = f"measuring by {name!r} needs the package {package}, which is not installed"
             raise ConfigError(what, remedy=command)
-        if state.info is None or state.state is not PluginState.OK:
-            raise ConfigError(state.detail, remedy=state.remedy) from state.error
+        state.require_ok(ConfigError)
         path: str = getattr(state.info, part)
         try:
             return load_object(path)
         except (Exception, SystemExit) as error:
             plugin = Plugin(name, state.owner, state.version, path)
-            state = _broken(plugin, f"fails to import {path}: {one_line(error)}", error)
-            raise ConfigError(state.detail, remedy=state.remedy) from error
-
-
-def _state(claims: tuple[Plugin, ...], blocked: Collection[str]) -> MeasurementState:
-    """Import the info that these plugins of one name provide; the state reports problems."""
-    plugin = claims[0]
-    name = plugin.name
-    if is_blocked(name, blocked):
-        detail = f"remote measurement {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-        return _not_ok(plugin, PluginState.BLOCKED, None, detail, "remove it from this variable")
-    if len(claims) > 1:
-        owners = " and ".join(p.label for p in claims)
-        detail = f"several distributions provide the remote measurement {name!r}: {owners}"
-        return MeasurementState(name, PluginState.BROKEN, owners, "", None, detail, "uninstall all but one of them")
-    try:
-        info = plugin.load()
-    except (Exception, SystemExit) as error:
-        return _broken(plugin, f"fails to import: {one_line(error)}", error)
-    if not isinstance(info, MeasurementInfo):
-        return _broken(plugin, f"provides {type(info).__name__} at {plugin.value}, not a MeasurementInfo")
-    if info.name != name:
-        return _broken(plugin, misnamed(plugin, info.name))
-    return _usable(plugin, info)
-
-
-def _usable(plugin: Plugin, info: MeasurementInfo) -> MeasurementState:
-    """Compare the API version, then look for the required modules."""
-    problem, remedy = other_version(info.api_version, API_VERSION, plugin.owner, "the interface")
-    if problem:
-        detail = f"remote measurement {info.name!r} of {plugin.owner} {problem}"
-        return _not_ok(plugin, PluginState.INCOMPATIBLE, info, detail, remedy)
-    for module in info.requires:
-        if importlib.util.find_spec(module) is None:
-            detail = f"remote measurement {info.name!r} needs {module}, which is not installed"
-            return _not_ok(plugin, PluginState.UNAVAILABLE, info, detail, info.install)
-    return MeasurementState(plugin.name, PluginState.OK, plugin.owner, plugin.version, info)
-
-
-def _not_ok(
-    plugin: Plugin, state: PluginState, info: MeasurementInfo | None, detail: str, remedy: str
-) -> MeasurementState:
-    return MeasurementState(plugin.name, state, plugin.owner, plugin.version, info, detail, remedy)
-
-
-def _broken(plugin: Plugin, problem: str, error: BaseException | None = None) -> MeasurementState:
-    detail = f"remote measurement {plugin.name!r} of {plugin.label} is broken: it {problem}"
-    remedy = f"update or uninstall {plugin.owner}"
-    return MeasurementState(
-        plugin.name, PluginState.BROKEN, plugin.owner, plugin.version, detail=detail, remedy=remedy, error=error
-    )
+            MeasurementState.broken(plugin, f"fails to import {path}: {one_line(error)}", error).require_ok(ConfigError)

@@ -70,7 +70,7 @@ class OperatorFacts:
 
     @property
     def kind(self) -> str:
-        """The kind of the operator: those of "core", "compound", "custom" and "view" that apply."""
+        """The kind of the operator: all of "core", "compound", "custom" and "view" that apply."""
         operator = self.torch
         words = {
             "core": operator is not None and operator.core,

@@ -87,7 +87,7 @@ class OptionRule:
 
     @classmethod
     def of_schema(cls, schema: Mapping[str, Any]) -> OptionRule | None:
-        """Return the rule of a property of a JSON schema; None if it has structures, patterns or unknown keywords."""
+        """Return the rule for a property of a JSON schema; None if it has structures, patterns or unknown keywords."""
         known = {field.name for field in fields(Alternative)}
         alternatives = []
         for part in schema.get("anyOf", [schema]):

@@ -1,23 +1,17 @@
-"""Plugins of installed distributions, discovered by entry point and listed without importing them.
-
-Entry points are read without `importlib.metadata` if possible. That module imports the email and zip packages, which
-takes longer than loading a whole program. So the plain directories of `sys.path` are read here. `importlib.metadata` is
-used if something else, such as an archive or an import hook, may hold distributions. The layout is PyPA's:
-https://packaging.python.org/specifications/entry-points/
-"""
+"""Plugins of installed distributions: discovered by entry point without importing them, and the state of each."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
-from delegate.interrupts import interruptible
+from delegate.errors import DelegateError
+from delegate.interrupts import interruptible, raise_handler_error
 
 OWN = "delegate"  # the distribution of this project; others cannot claim the names of its plugins
 PORTABLE = "portable"  # the project's own kernel library: the last by preference, never blocked; a place for nodes
@@ -27,13 +21,12 @@ BACKENDS, KERNELS = "delegate.backends", "delegate.kernels"
 MEASUREMENTS, COMMANDS = "delegate.measurements", "delegate.commands"
 NAME = re.compile(r"\w[\w.-]*")  # what backends and instances may be named
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
-
+IN_PROCESS = "this process"  # the owner of a plugin that no distribution declares
+# (major, minor) of the interfaces between this project and its plugins; a plugin written for another is incompatible
+API_VERSION = (1, 0)
 
 # Separates the name of a backend from that of an instance with other options, e.g. "xnnpack:small".
 INSTANCE = ":"
-
-_SUFFIXES = (".dist-info", ".egg-info")  # of metadata folders
-_FILE = "entry_points.txt"
 
 
 class PluginState(StrEnum):
@@ -50,7 +43,7 @@ class Plugin(NamedTuple):
     """An entry point, not imported.
 
     Args:
-        name: of the entry point.
+        name: The entry point's name.
         owner, version: the distribution that declares it.
         value: what `load` imports, e.g. "package.module:NAME".
     """
@@ -75,11 +68,133 @@ class Plugin(NamedTuple):
         return load_object(self.value)
 
 
+class UnusablePlugin(Exception):
+    """An imported plugin is not what its entry point promises.
+
+    Args:
+        problem: the end of a sentence that starts with "it ".
+    """
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPlugin:
+    """A plugin as it is installed on this machine; each kind of plugin is a subclass.
+
+    Args:
+        name: the name that users write.
+        state: ok, broken, incompatible, unavailable or blocked.
+        owner, version: the distribution that declares it; several owners are joined by " and ".
+        detail: one sentence with the reason if it is not ok; else empty, or a note.
+        remedy: how to fix that.
+        traceback: the traceback of a broken plugin; else empty.
+        error: the exception of a broken plugin that was imported in this process.
+    """
+
+    noun: ClassVar[str] = "plugin"  # the kind, in messages
+
+    name: str
+    state: PluginState
+    owner: str
+    version: str
+    detail: str = ""
+    remedy: str = ""
+    traceback: str = field(default="", repr=False, compare=False)
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, plugin: Plugin, state: PluginState = PluginState.OK, **fields: Any) -> Self:
+        """Return a plugin in a state, with the other fields of the kind."""
+        return cls(plugin.name, state, plugin.owner, plugin.version, **fields)
+
+    @classmethod
+    def broken(cls, plugin: Plugin, problem: str, error: BaseException | None = None, traceback: str = "") -> Self:
+        """Return a plugin that is broken: "it " and the problem."""
+        return cls.of(
+            plugin,
+            PluginState.BROKEN,
+            detail=f"{cls.noun} {plugin.name!r} of {plugin.label} is broken: it {problem}",
+            remedy="fix it" if plugin.owner == IN_PROCESS else f"update or uninstall {plugin.owner}",
+            traceback=traceback or full_traceback(error),
+            error=error,
+        )
+
+    @classmethod
+    def blocked(cls, plugin: Plugin) -> Self:
+        """Return a plugin that the environment blocks."""
+        detail = f"{cls.noun} {plugin.name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
+        return cls.of(plugin, PluginState.BLOCKED, detail=detail, remedy="remove it from this variable")
+
+    @classmethod
+    def other_version(cls, plugin: Plugin, version: tuple[int, int], **fields: Any) -> Self | None:
+        """Return a plugin that is written for a version of the plugin API, if that is not this project's."""
+        if version == API_VERSION:
+            return None
+        (major, minor), (ours, own_minor) = version, API_VERSION
+        written = f"is written for version {major}.{minor} of the plugin API, but this project has version"
+        return cls.of(
+            plugin,
+            PluginState.INCOMPATIBLE,
+            detail=f"{cls.noun} {plugin.name!r} of {plugin.owner} {written} {ours}.{own_minor}",
+            remedy=f"update {plugin.owner if version < API_VERSION else OWN}",
+            **fields,
+        )
+
+    @classmethod
+    def refused(cls, claims: Collection[Plugin], blocked: Collection[str]) -> Self | None:
+        """Return the plugin of a name if it must not be imported: it is blocked, or several distributions provide it.
+
+        Args:
+            claims: the plugins of one name.
+            blocked: patterns of names that must not be used.
+        """
+        plugin, *others = claims
+        if is_blocked(plugin.name, blocked):
+            return cls.blocked(plugin._replace(owner=" and ".join(p.owner for p in claims)))
+        if not others:
+            return None
+        owners = " and ".join(p.label for p in claims)
+        detail = f"several distributions provide the {cls.noun} {plugin.name!r}: {owners}"
+        several = plugin._replace(owner=owners, version="")
+        return cls.of(several, PluginState.BROKEN, detail=detail, remedy="uninstall all but one of them")
+
+    def require_ok(self, error: type[DelegateError]) -> None:
+        """Raise an error with the detail and the remedy if the plugin cannot be used."""
+        if self.state is not PluginState.OK:
+            raise error(self.detail, remedy=self.remedy) from self.error
+
+
+def import_plugin(kind: type[InstalledPlugin], plugin: Plugin, *provided: type, name_of: str = "name") -> Any:
+    """Import what a plugin provides; return the plugin, broken, if that fails or it provides something else.
+
+    Args:
+        kind: the kind of the plugin.
+        plugin: the plugin.
+        provided: the types that it may provide; none if anything is right, and then its name is not compared.
+        name_of: the attribute that must be the plugin's name.
+    """
+    try:
+        value = plugin.load()
+    except (Exception, SystemExit) as error:
+        raise_handler_error(error)
+        return kind.broken(plugin, f"fails to import: {one_line(error)}", error)
+    if provided and not isinstance(value, provided):
+        what = f"provides {type(value).__name__} at {plugin.value}, not a {provided[0].__name__}"
+        return kind.broken(plugin, what)
+    if provided and (name := getattr(value, name_of)) != plugin.name:
+        what = f"has the name {name!r}, but its entry point is {plugin.name!r}: both must be the same"
+        return kind.broken(plugin, what)
+    return value
+
+
 class Discovered(NamedTuple):
     """The plugins of an entry-point group.
 
     Args:
-        claims: by name in alphabetical order; several where distributions claim one name.
+        claims: Names in alphabetical order, with their claims; several where distributions claim one name.
         refused: those that claim a name of this project's own plugins, which stay.
     """
 
@@ -87,19 +202,45 @@ class Discovered(NamedTuple):
     refused: tuple[Plugin, ...]
 
 
-def discover(group: str) -> Discovered:
+Installed = Mapping[str, Sequence[Plugin]]  # by entry-point group
+
+
+def installed_plugins() -> Installed:
+    """Return the plugins of all installed distributions, of which the first of each name counts; imports none."""
+    import importlib.metadata  # it imports email, zip and csv packages, so only processes that look for plugins do
+
+    installed: dict[str, list[Plugin]] = {}
+    seen: set[str] = set()
+    for distribution in importlib.metadata.distributions():
+        if f"[{OWN}." not in (distribution.read_text("entry_points.txt") or ""):
+            continue
+        owner, version = distribution.name, distribution.version
+        key = re.sub(r"[-_.]+", "-", owner).lower()  # an editable install is there twice, with its build's metadata
+        if key in seen:
+            continue
+        seen.add(key)
+        for entry in distribution.entry_points:
+            value = entry.value.partition("[")[0].strip()
+            installed.setdefault(entry.group, []).append(Plugin(entry.name, owner, version, value))
+    return installed
+
+
+def discover(group: str, installed: Installed | None = None) -> Discovered:
     """Return the plugins of an entry-point group.
 
-    A distribution that is seen twice on `sys.path` (an editable install next to its build metadata) counts once.
+    Args:
+        group: the group.
+        installed: the result of `installed_plugins`; None calls it.
     """
-    claims: dict[str, dict[str, Plugin]] = {}
-    for entry in entry_points(group):
-        key = entry.owner.lower().replace("-", "_").replace(".", "_")
-        plugin = Plugin(entry.name, entry.owner, entry.version, entry.value)
-        claims.setdefault(entry.name, {}).setdefault(key, plugin)
-    own = {name: plugins[OWN] for name, plugins in claims.items() if OWN in plugins}
-    counting = {name: (own[name],) if name in own else tuple(claims[name].values()) for name in sorted(claims)}
-    return Discovered(counting, tuple(p for name in own for p in claims[name].values() if p is not own[name]))
+    claims: dict[str, list[Plugin]] = {}
+    for plugin in (installed_plugins() if installed is None else installed).get(group, ()):
+        claims.setdefault(plugin.name, []).append(plugin)
+    counting, refused = {}, []
+    for name in sorted(claims):
+        own = [plugin for plugin in claims[name] if plugin.owner == OWN]
+        counting[name] = tuple(own or claims[name])
+        refused += [plugin for plugin in claims[name] if plugin not in counting[name]]
+    return Discovered(counting, tuple(refused))
 
 
 def refusal(plugin: Plugin, what: str) -> str:
@@ -110,34 +251,13 @@ def refusal(plugin: Plugin, what: str) -> str:
     )
 
 
-def misnamed(plugin: Plugin, name: object) -> str:
-    """Describe the fault of a plugin whose object has another name than its entry point; "it" is the subject."""
-    return f"has the name {name!r}, but its entry point is {plugin.name!r}: both must be the same"
-
-
-def other_version(version: tuple[int, int], ours: tuple[int, int], owner: str, of: str) -> tuple[str, str]:
-    """Return what is wrong with the version that a plugin was written for, and the remedy; both empty if it fits.
-
-    Args:
-        version, ours: (major, minor) of the plugin and of this project. A newer minor version does not fit, either.
-        owner: the distribution of the plugin.
-        of: what has the versions, e.g. "the plugin API".
-    """
-    if version[0] == ours[0] and version[1] <= ours[1]:
-        return "", ""
-    written = (
-        f"is written for version {version[0]}.{version[1]} of {of}, but this project has version {ours[0]}.{ours[1]}"
-    )
-    return written, f"update {owner if version < ours else 'delegate'}"
-
-
 def blocked_names() -> frozenset[str]:
     """Return the plugin names that the environment variable DELEGATE_BLOCK_PLUGINS blocks."""
     return frozenset(part.strip() for part in os.environ.get(BLOCK_VARIABLE, "").split(",") if part.strip())
 
 
 def blocked_in_vain(name: str, matches: Collection[str]) -> str:
-    """Describe a blocked name that is no plugin here; `matches` are plugins of similar names."""
+    """Describe a blocked name that is not a plugin here; `matches` are plugins of similar names."""
     meant = f": did you mean {' or '.join(map(repr, matches))}?" if matches else ""
     return f"the environment variable {BLOCK_VARIABLE} names {name!r}, which is not an installed plugin{meant}"
 
@@ -192,85 +312,3 @@ def full_traceback(error: BaseException | None) -> str:
     import traceback  # a broken plugin is rare
 
     return "".join(traceback.format_exception(error)) if error else ""
-
-
-class EntryPoint(NamedTuple):
-    """An entry point of a distribution.
-
-    Args:
-        name, value: e.g. "xnnpack" and "package.module:NAME".
-        owner, version: the distribution that declares it.
-    """
-
-    name: str
-    value: str
-    owner: str
-    version: str
-
-
-def entry_points(group: str) -> Iterator[EntryPoint]:
-    """Yield the entry points of a group; as in `importlib.metadata`, the first of equal distributions counts."""
-    if not _only_directories():
-        yield from _of_library(group)
-        return
-    seen: set[str] = set()
-    for folder in sys.path:
-        for path in distributions(folder or "."):
-            key = os.path.basename(path).lower().rsplit(".", 1)[0].partition("-")[0].replace(".", "_")
-            if key not in seen:
-                seen.add(key)
-                yield from _of_distribution(path, group)
-
-
-def _only_directories() -> bool:
-    """Return if only directories of `sys.path` can hold distributions."""
-    hooks = [
-        f for f in sys.meta_path if hasattr(f, "find_distributions") and getattr(f, "__name__", "") != "PathFinder"
-    ]
-    return not hooks and not any(os.path.isfile(folder) and not folder.endswith(".pth") for folder in sys.path)
-
-
-def distributions(folder: str) -> list[str]:
-    """Return the metadata folders in a folder of `sys.path`."""
-    try:
-        return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIXES)]
-    except OSError:  # a folder of sys.path need not exist
-        return []
-
-
-def _of_distribution(path: str, group: str) -> Iterator[EntryPoint]:
-    try:
-        with open(os.path.join(path, _FILE), encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError):
-        return
-    if f"[{group}]" not in text:
-        return
-    owner, version = _name_and_version(path)
-    inside = False
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("["):
-            inside = line == f"[{group}]"
-        elif inside and "=" in line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            yield EntryPoint(name.strip(), value.partition("[")[0].strip(), owner, version)
-
-
-def _name_and_version(path: str) -> tuple[str, str]:
-    for file in ("METADATA", "PKG-INFO"):
-        try:
-            with open(os.path.join(path, file), encoding="utf-8") as lines:
-                header = takewhile(str.strip, lines)  # up to the empty line that ends it
-                fields = dict(line.strip().split(": ", 1) for line in header if ": " in line)
-                return fields["Name"], fields.get("Version", "")
-        except (OSError, KeyError, UnicodeDecodeError):
-            continue
-    return os.path.basename(path).partition("-")[0], ""
-
-
-def _of_library(group: str) -> Iterator[EntryPoint]:
-    import importlib.metadata
-
-    for entry in importlib.metadata.entry_points(group=group):
-        owner = entry.dist.name if entry.dist else "unknown distribution"
-        yield EntryPoint(entry.name, entry.value, owner, entry.dist.version if entry.dist else "")

@@ -50,10 +50,10 @@ class Selection:
 
     Args:
         partitioners: one per backend.
-        backends: by name.
+        backends: Backend name -> the backend.
         rules: include, exclude, pins and sizes of the configuration.
         on_portable: "allow", "warn" or "error" for nodes that no backend supports.
-        notes: for the report, e.g. requested backends that are absent here.
+        notes: Notes for the report, e.g. requested backends that are absent here.
         fallback: the settings of kernel fallbacks of partitions.
         keeps: the backends whose partitions have kernel fallbacks -> True if a partition without kernels is an error.
         kernels: the kernel libraries to run on, in order of preference; None for the default.
@@ -125,55 +125,50 @@ def select(
             policy can permit the first and the last.
     """
     settings = load_config(config if config is not None else {}, registry=registry)
-    if request is not None and settings.backends is not None:
-        raise ConfigError(
-            "backends are named twice, in the call and in the configuration", remedy="name them in one place"
-        )
-    if kernels is not None and settings.kernels is not None:
-        raise ConfigError(
-            "kernel libraries are named twice, in the call and in the configuration", remedy="name them in one place"
-        )
-    partitioners, notes = [], []
-    store = _store(settings.cache, cache)
-    backends: dict[str, SelectedBackend] = {}
-    is_requested = request is not None or settings.backends is not None
-    for partitioner in _partitioners(request, settings, registry, compiled_for):
-        name = partitioner.backend
-        if name in backends:
+    for what, one, other in (
+        ("backends", request, settings.backends),
+        ("kernel libraries", kernels, settings.kernels),
+    ):
+        if one is not None and other is not None:
             raise ConfigError(
-                f"backend {name!r} is named twice",
-                remedy=f"give one of them another name, e.g. {backend_of(name)}{INSTANCE}second",
+                f"{what} are named twice, in the call and in the configuration", remedy="name them in one place"
             )
+    is_named = request is not None or settings.backends is not None
+    requested = _partitioners(request, settings, registry, compiled_for)
+    partitioners: dict[str, Partitioner] = {}
+    backends: dict[str, SelectedBackend] = {}
+    notes: list[str] = []
+    store = _store(settings.cache, cache)
+    for partitioner in requested:
+        name = partitioner.backend
+        if name in partitioners:
+            remedy = f"give one of them another name, e.g. {backend_of(name)}{INSTANCE}second"
+            raise ConfigError(f"backend {name!r} is named twice", remedy=remedy)
         try:
-            backends[name] = _create(partitioner, registry, is_requested, name in compiled_for, store)
+            backends[name] = _create(partitioner, registry, is_named, name in compiled_for, store)
         except BackendError as error:
-            if not is_requested:
-                if settings.policy.unavailable != "skip":
-                    registry.warn(name, f"not used: {error}")
-                notes.append(f"not used: {error}")
-            elif isinstance(error, BackendNotFound | BackendUnavailable):
-                notes.append(_absent(error, settings.policy.unavailable))
-            else:
-                raise
+            notes.append(_leave_out(name, error, settings.policy.unavailable, registry, is_named))
             continue
-        partitioners.append(partitioner)
+        partitioners[name] = partitioner
         if backend_of(name) != name and not partitioner.options:
             notes.append(f"{name} has no options, so it is {backend_of(name)} by another name")
-    left_out = () if is_requested else registry.left_out()
+    if not is_named:
+        notes = [*(f"not used: {sentence}" for sentence in registry.left_out()), *notes]
+    automatic_plugins = [] if is_named else [name for name in backends if not registry.is_own(name)]
     return Selection(
-        tuple(partitioners),
-        backends,
-        settings.rules(tuple(backends)),
-        settings.policy.portable,
-        (*(f"not used: {sentence}" for sentence in left_out), *notes),
-        settings.fallback,
-        _keeps(settings.fallback, [] if is_requested else [n for n in backends if not registry.is_own(n)], backends),
-        settings.kernels if kernels is None else kernels,
-        settings.verify,
-        settings.quantization,
-        settings.cache,
-        settings.measuring(),
-        is_requested,
+        partitioners=tuple(partitioners.values()),
+        backends=backends,
+        rules=settings.rules(tuple(backends)),
+        on_portable=settings.policy.portable,
+        notes=tuple(notes),
+        fallback=settings.fallback,
+        keeps=_keeps(settings.fallback, automatic_plugins, backends),
+        kernels=settings.kernels if kernels is None else kernels,
+        verify=settings.verify,
+        quantization=settings.quantization,
+        cache=settings.cache,
+        placement=settings.measuring(),
+        is_named=is_named,
     )
 
 
@@ -188,7 +183,7 @@ def _keeps(settings: Fallback, automatic: Iterable[str], backends: Iterable[str]
 
 
 def open_artifact_cache(selection: Selection, registry: Registry, enabled: bool | None = None) -> ArtifactCache | None:
-    """Return the cache of the artifacts of these backends; None if it is off.
+    """Return the artifact cache of these backends; None if it is off.
 
     Args:
         selection: the backends, with the settings of the cache.
@@ -223,20 +218,18 @@ def _create(
         registry.check_part(name, "aot")  # importing it may crash or hang, too
     part = registry.aot(name, absent_ok=absent_ok)
     options = backend_options(BackendChoice(name=name, options=dict(partitioner.options)), registry)
-    # The text is the one that `backend_options` has accepted.
-    text = json.dumps(dict(partitioner.options), default=str)
     info = registry.info(name)
-    aot_part = AotPart(name, info.aot, text)
+    # The text is the one that `backend_options` has accepted.
+    aot_part = AotPart(name, info.aot, json.dumps(dict(partitioner.options), default=str))
     is_named = is_requested or not registry.is_plugin(name)  # the project's own backends count as named
     if not is_named:
         aot_part = aot_part._replace(runtime=info.runtime, limit=UNNAMED_LIMIT)
-    isolate = partial(IsolatedBackend, aot_part, partitioner.time_limit, is_named=is_named)
     isolated = None
     if partitioner.isolate == "compile":
-        isolated = isolate()
+        isolated = IsolatedBackend(aot_part, partitioner.time_limit, is_named=is_named)
     elif partitioner.isolate == "auto" and (part.may_crash or registry.is_plugin(name)):
-        identity = cache(lambda: backend.identity(registry.state(name)))
-        isolated = isolate(outcomes=Outcomes(identity, store))
+        outcomes = Outcomes(cache(lambda: backend.identity(registry.state(name))), store)
+        isolated = IsolatedBackend(aot_part, partitioner.time_limit, is_named=is_named, outcomes=outcomes)
     on_drop = None if is_requested else lambda fault: registry.warn(name, str(fault))
     backend = SelectedBackend(name, part, options, isolated, on_drop)
     return backend
@@ -282,10 +275,22 @@ def _of_real_backend(partitioner: Partitioner, registry: Registry) -> Partitione
     return resolved
 
 
-def _absent(error: BackendError, policy: str) -> str:
-    """Return the note on an absent backend; raises the error or warns if the policy requires it."""
-    if policy == "error":
-        raise error
-    if policy == "warn":
-        warn_user(f"not used: {error}")
-    return f"not used: {error}"
+def _leave_out(name: str, error: BackendError, policy: str, registry: Registry, is_named: bool) -> str:
+    """Return the note on a backend that cannot be used; raises the error or warns if the policy requires it.
+
+    Args:
+        name: the name of the backend.
+        error: why it cannot be used.
+        policy: "error", "warn" or "skip".
+        registry: the registry of backends.
+        is_named: the user has named it; if not, it is never an error.
+    """
+    note = f"not used: {error}"
+    if is_named:
+        if policy == "error" or not isinstance(error, BackendNotFound | BackendUnavailable):
+            raise error
+        if policy == "warn":
+            warn_user(note)
+    elif policy != "skip":
+        registry.warn(name, note)
+    return note

@@ -36,7 +36,7 @@ class Table:
         return [*head, *body]
 
     def folded(self, width: int | None) -> tuple[list[str], list[str]]:
-        """Return the lines of the titles, and those of the rows.
+        """Return the lines of the titles and the lines of the rows.
 
         Args:
             width: the most characters of a line; long cells are folded, and no text is lost. If the columns are too
@@ -81,7 +81,7 @@ class Table:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """Return the lines of a text of at most `width` characters, divided at spaces and inside names if necessary.
+    """Return a text's lines of at most `width` characters, divided at spaces and inside names if necessary.
 
     Args:
         text: on one line.

@@ -13,7 +13,7 @@ _INTERNAL = frozenset({"delegate", "torch", "contextlib"})  # packages whose fra
 def warn_user(message: str | Warning, category: type[Warning] = RuntimeWarning) -> None:
     """Warn at the innermost line that is outside of this project, its plugins, torch and contextlib.
 
-    If there is no such line, e.g. in a command, the warning names the outermost one.
+    If no line is theirs, e.g. in a command, the warning names the outermost one.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_internal(frame.f_globals.get("__name__", "")):

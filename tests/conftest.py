@@ -22,7 +22,7 @@ os.environ.setdefault("DELEGATE_VERIFY_PASSES", "1")
 os.environ.setdefault("DELEGATE_CACHE", "off")  # nothing is taken from an earlier run, but in tests of that
 
 # What stands in plugins/ has tests of its own, and must not change what these find.
-os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "numba,openvino,onnxruntime,bundle,ray")
+os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "kernels-extra,numba,openvino,onnxruntime,bundle,ray")
 
 # A shell has what it starts in the background ignore Ctrl-C, and the tests of interrupts would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,47 +1,43 @@
-"""Entry points as they are read here are those that importlib.metadata gives."""
+"""Plugins are discovered where importlib.metadata finds distributions, each distribution once."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
-from delegate.plugins import entry_points
+from delegate.plugins import Plugin, discover, installed_plugins
 
-GROUPS = ["delegate.backends", "delegate.kernels", "console_scripts", "pytest11", "no.such.group"]
-
-
-def of_library(group):
-    return {(e.name, e.value.partition("[")[0].strip(), e.dist.name, e.dist.version)
-            for e in importlib.metadata.entry_points(group=group)}  # fmt: skip
+GROUP = "delegate.backends"
 
 
-def read(group):
-    return {(e.name, e.value, e.owner, e.version) for e in entry_points(group)}
+def distribution(folder: Path, name: str, version: str, lines: str) -> None:
+    directory = folder / f"{name}-{version}.dist-info"
+    directory.mkdir(parents=True)
+    (directory / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (directory / "entry_points.txt").write_text(lines)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_the_same_as_importlib_metadata(group):
-    assert read(group) == of_library(group)
+def test_own_plugins_of_all_groups() -> None:
+    installed = installed_plugins()
+    assert {"xnnpack", "dsp"} <= {plugin.name for plugin in installed[GROUP] if plugin.owner == "delegate"}
+    assert "portable" in discover("delegate.kernels", installed).claims
 
 
-def test_an_archive_on_the_path(tmp_path, monkeypatch):
+def test_the_first_of_equal_distributions_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distribution(tmp_path / "a", "Acme.Npu", "2", f"# [x]\n[{GROUP}]\n# a = b\nnpu = acme:INFO [extra]\n")
+    distribution(tmp_path / "b", "acme_npu", "1", f"[{GROUP}]\nnpu = acme:OLD\nolder = acme:OLD\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "a"), str(tmp_path / "b")])
+    claims = discover(GROUP).claims
+    assert claims["npu"] == (Plugin("npu", "Acme.Npu", "2", "acme:INFO"),)
+    assert "older" not in claims
+
+
+def test_an_archive_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "plugins.zip", "w") as archive:
         archive.writestr("zipped-1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: zipped\nVersion: 1.2\n")
-        archive.writestr("zipped-1.2.dist-info/entry_points.txt", "[some.group]\nname = package:VALUE\n")
+        archive.writestr("zipped-1.2.dist-info/entry_points.txt", "[delegate.some]\nname = package:VALUE\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "plugins.zip")])
-    assert read("some.group") == {("name", "package:VALUE", "zipped", "1.2")}
-
-
-def test_files_that_are_no_entry_points(tmp_path, monkeypatch):
-    folder = tmp_path / "odd-1.dist-info"
-    folder.mkdir()
-    (folder / "entry_points.txt").write_bytes(b"\xff\xfe[some.group]")
-    (tmp_path / "bare-2.dist-info").mkdir()
-    (tmp_path / "bare-2.dist-info" / "entry_points.txt").write_text(
-        "# [some.group]\n[some.group]\n# a = b\nc = d:E [x]\n"
-    )
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    assert read("some.group") == {("c", "d:E", "bare", "")}
+    assert discover("delegate.some").claims["name"] == (Plugin("name", "zipped", "1.2", "package:VALUE"),)

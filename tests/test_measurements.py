@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,13 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 import delegate
-from delegate import plugins
 from delegate.cli.app import app
 from delegate.errors import ConfigError
 from delegate.measurements import MeasurementInfo, MeasurementState
-from delegate.plugins import EntryPoint, PluginState
+from delegate.plugins import PluginState
 from delegate.registry import Registry
-from tests.support.plugins import Site
+from tests.support.plugins import Site, installed_without
 
 GROUP = "delegate.measurements"
 INFO = """
@@ -42,12 +40,8 @@ COMMANDS = {
 @pytest.fixture(autouse=True)
 def bare(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The packages of plugins/ are not installed, and nothing is blocked that has its names."""
-    everything = plugins.entry_points
-
-    def without(group: str) -> Iterator[EntryPoint]:
-        return (entry for entry in everything(group) if entry.owner not in ("delegate-remote", "delegate-ray"))
-
-    monkeypatch.setattr(plugins, "entry_points", without)
+    others = {"delegate-remote", "delegate-ray"}
+    monkeypatch.setattr("delegate.registry.installed_plugins", lambda: installed_without(others))
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 
 
@@ -105,7 +99,7 @@ def test_parts_are_imported_on_demand(site: Site) -> None:
         (
             INFO.format(fields=f"{PARTS}, api_version=(9, 0)"),
             PluginState.INCOMPATIBLE,
-            "is written for version 9.0 of the interface, but this project has version 1.0: update delegate",
+            "is written for version 9.0 of the plugin API, but this project has version 1.0: update delegate",
         ),
         (
             INFO.format(fields=f"{PARTS}, requires=('no_such',), install='pip install no-such'"),

@@ -82,8 +82,7 @@ def test_unavailable(site: Site) -> None:
     ("api_version", "state", "remedy"),
     [
         ((1, 0), PluginState.OK, ""),
-        ((1, 2), PluginState.OK, ""),
-        ((1, 3), PluginState.INCOMPATIBLE, "update delegate"),
+        ((1, 1), PluginState.INCOMPATIBLE, "update delegate"),
         ((2, 0), PluginState.INCOMPATIBLE, "update delegate"),
         ((0, 9), PluginState.INCOMPATIBLE, "update other-dist"),
     ],

@@ -39,7 +39,7 @@ class Verify:
             these by method. None: the example inputs of the export.
         reference: the float reference of the model, in any form that `to_backend` accepts, e.g. the program that was
             quantized to the model. A model that is quantized here has its own float program as reference.
-        sqnr_db: least ratio of the power of the reference to that of the difference, in dB.
+        sqnr_db: least ratio of the reference's power to the difference's power, in dB.
         max_error: greatest absolute difference.
         relative_error: greatest absolute difference, divided by the greatest size in the reference.
         top1: least share of rows whose greatest element is at the same place as in the reference, 0 to 1.
@@ -206,18 +206,18 @@ def _coded_bits(node: Node) -> int | None:
 
 
 def _constants(ep: ExportedProgram) -> set[str]:
-    """Return the names of the placeholders of parameters, buffers and constants."""
+    """Return the placeholder names of parameters, buffers and constants."""
     signature = ep.graph_signature
     kinds = (signature.inputs_to_parameters, signature.inputs_to_buffers, signature.inputs_to_lifted_tensor_constants)
     return {name for kind in kinds for name in kind}
 
 
 def _weight_bits(graph: Graph, constants: set[str]) -> Iterator[int]:
-    """Yield the bits of the integers of which weights of products are computed.
+    """Yield the bits of the integers from which a product's weights are computed.
 
     Args:
         graph: the graph of a program.
-        constants: the names of the placeholders of constants.
+        constants: the placeholder names of constants.
     """
     fixed = set[Node]()  # constants, and values that depend on constants only
     bits = dict[Node, int]()  # those of them that are integers, or computed from integers
@@ -237,7 +237,7 @@ def _weight_bits(graph: Graph, constants: set[str]) -> Iterator[int]:
 
 
 def _narrowed(node: Node, bits: int) -> int:
-    """Return the bits of the result of a node on integers of `bits` bits, e.g. of those that a byte holds in 4 bits."""
+    """Return the bits of a node's result on integers of `bits` bits, e.g. of those that a byte holds in 4 bits."""
     number = node.args[1] if len(node.args) > 1 else None
     if not isinstance(number, int):
         return bits

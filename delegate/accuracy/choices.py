@@ -82,7 +82,7 @@ def _with_dim(indices: Tensor, source: Tensor, dim: int) -> Tensor:
 
 
 def _elements(source: Tensor, dim: int, indices: Tensor) -> Tensor:
-    """Return the elements at indices as float64; NaN where there is no element."""
+    """Return the elements at indices as float64; NaN for indices without an element."""
     size = source.shape[dim]
     if not size or not indices.numel():
         return indices.double()
@@ -97,14 +97,14 @@ def _repetitions(indices: Tensor, dim: int) -> Tensor:
 
 
 def _windows(args: Mapping[str, Any], actual: Results, expected: Results, *, dims: int) -> Iterator[Pair]:
-    """Compare the results of a max pooling; its indices are those of the last dimensions, flattened."""
+    """Compare the results of a max pooling; its indices count the last dimensions, flattened."""
     flat = {"self": args["self"].flatten(-dims), "dim": -1}
     results = ({i: t.flatten(-dims) for i, t in r.items()} for r in (actual, expected))
     return _picks(flat, *results)
 
 
 def _frequent(args: Mapping[str, Any], actual: Results, expected: Results) -> Iterator[Pair]:
-    """Compare modes by the number of their occurrences, and their indices by those of the elements at them."""
+    """Compare modes by how often they occur, and their indices by the elements at them."""
     source, dim = _along(args)
     for number in actual:
         one, other = (_with_dim(r[number], source, dim) for r in (actual, expected))
@@ -132,7 +132,7 @@ def _factors(
     """Compare the factors of matrices by their product, and by what makes each a right factor.
 
     Args:
-        product: of all results.
+        product: The function that multiplies the factors in all results.
         args, actual, expected: as of `Compare`.
     """
     ordered = [[r[i] for i in sorted(r)] for r in (actual, expected)]

@@ -1,4 +1,4 @@
-"""Accuracy figures: the difference between tensors and those of a reference, over any number of calls."""
+"""Accuracy figures: the difference between tensors and a reference's, over any number of calls."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Differences:
-    """The differences of the outputs of a partition, or of a method."""
+    """The differences in the outputs of a partition or a method."""
 
     outputs: list[Difference] = field(default_factory=list)
     calls: int = 0
@@ -147,7 +147,7 @@ class Differences:
     def accuracy(self) -> Accuracy | None:
         """Return the worst of each figure over the outputs; None if nothing was compared.
 
-        An output without finite elements, e.g. a mask, is skipped. If there is no other output, the figures are NaN.
+        An output without finite elements, e.g. a mask, is skipped. Without another output, the figures are NaN.
         """
         if not self.outputs:
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
 from delegate.edge.node import base_name, decodes, edge_names, float_node, module_path, op_name, overload, tensors
-from delegate.report.rows import Accuracy
+from delegate.report.rows import Accuracy, LayerAccuracy
 
 _MOST = 64  # layers whose effect on the results is measured: the least accurate by themselves
 _NAMED = 5
@@ -30,7 +30,7 @@ class LayerNoise:
         nodes: the layer's nodes in the float program, as `quantization.nodes` names them: the operator, and those that
             are quantized with it, such as an activation.
         place: module path and operator, for people.
-        figures: of the layer's result on the inputs that it has in the float program.
+        figures: The layer's error on the inputs that it has in the float program.
         excess: noise of the method's results if this layer alone is quantized, as a ratio to what the bounds allow.
     """
 
@@ -44,31 +44,14 @@ class LayerNoise:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerError:
-    """The error of one quantized layer.
-
-    Args:
-        node: the layer's operator in the float program.
-        place: module path and operator, for people.
-        added: the error of the layer's result on the inputs that it has in the float program.
-        total: the error of its result in the quantized program, with that of the layers before it.
-    """
-
-    node: str
-    place: str
-    added: Accuracy
-    total: Accuracy
-
-
-@dataclass(frozen=True, slots=True)
 class FloatRun:
     """A run of the float program of a method.
 
     Args:
         program: the float program.
         sample: the call.
-        values: of nodes that give a tensor, by name.
-        results: of the program.
+        values: Node name -> its value, for nodes that give a tensor.
+        results: What the program returned for these inputs.
         method: the name of the method; empty if there is only one.
     """
 
@@ -99,7 +82,7 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds, oper
     program runs with that result in place of the layer's own. Rounding between two layers counts for both.
 
     Args:
-        run: of the float reference.
+        run: The recorded run of the float reference.
         quantized: the program made of it.
         bounds: that define the noise that is allowed.
         operators: the edge operators, without overloads, that `quantization.nodes` can keep in float. Operators that
@@ -124,14 +107,17 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds, oper
     return sorted(noises, key=lambda noise: -noise.excess)
 
 
-def layer_errors(run: FloatRun, quantized: ExportedProgram, operators: Set[str]) -> list[LayerError]:
-    """Return the error of every quantized layer of a method, in the order of the program; arguments as `layer_noises`.
+def layers_of(
+    method: str, floats: ExportedProgram, quantized: ExportedProgram, sample: Sample
+) -> Iterator[LayerAccuracy]:
+    """Yield the error of each layer of a quantized method in a call, in the order of the program.
 
     Raises:
         AccuracyError: torch cannot run one of the programs.
     """
-    nodes = {node.name: node for node in run.program.graph.nodes}
-    layers, _, own = _single_layers(run, quantized, operators)
+    run = FloatRun.of(floats, sample)
+    nodes = {node.name: node for node in floats.graph.nodes}
+    layers, _, own = _single_layers(run, quantized, frozenset())
     last = {layers[name].last: name for name in own}
     totals: dict[str, Accuracy] = {}
 
@@ -140,12 +126,10 @@ def layer_errors(run: FloatRun, quantized: ExportedProgram, operators: Set[str])
             totals[last[node.name]] = nearest[1]
         return result
 
-    NodeRunner(quantized, compare).results(flat_arguments(quantized, run.sample.args, run.sample.kwargs))
-    ordered = [node.name for node in quantized.graph.nodes if node.name in own and node.name in totals]
-    return [
-        LayerError(layers[n].nodes[0], _place(nodes[layers[n].nodes[0]], run.method), own[n][1], totals[n])
-        for n in ordered
-    ]
+    NodeRunner(quantized, compare).results(flat_arguments(quantized, sample.args, sample.kwargs))
+    for name in (node.name for node in quantized.graph.nodes if node.name in own and node.name in totals):
+        layer = layers[name].nodes[0]
+        yield LayerAccuracy(method, layer, _place(nodes[layer], ""), own[name][1].sqnr_db, totals[name].sqnr_db)
 
 
 def _single_layers(
@@ -193,7 +177,7 @@ def noisiest(noises: Sequence[LayerNoise], allowed: float) -> list[LayerNoise]:
     """Return the layers without which the noise of the others adds up to at most `allowed`; at least one, if any.
 
     Args:
-        noises: in descending order.
+        noises: The layers with their noise, in descending order.
         allowed: the sum of the excesses that may stay.
     """
     left = sum(noise.excess for noise in noises)
@@ -274,7 +258,7 @@ def _by_module(quantized: ExportedProgram, floats: ExportedProgram, operators: S
 
 
 def _reads(node: Node) -> bool:
-    """Return if a node computes on its inputs or returns them, and is no check."""
+    """Return if a node computes on its inputs or returns them, and is not a check."""
     return node.op == "output" or bool(tensors(node))
 
 

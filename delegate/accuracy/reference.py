@@ -46,7 +46,7 @@ class EagerMethods:
                 self.states.setdefault(state, own[buffer].clone())
 
     def names(self, method: str) -> Sequence[str]:
-        """Return the names of the states of a method."""
+        """Return the names of a method's states."""
         return list(self._states[method].values())
 
     def in_spec(self, method: str) -> Any:
@@ -162,7 +162,7 @@ def _copy_buffers(module: torch.nn.Module) -> None:
 def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> dict[str, torch.Tensor]:
     """Return values of a method in edge dialect, run by torch, by node.
 
-    The names of nodes in bodies of control flow have a prefix, e.g. "true_graph_0.relu". Their values are those of the
+    The names of nodes in bodies of control flow have a prefix, e.g. "true_graph_0.relu". Their values come from the
     first execution.
 
     Args:
@@ -224,19 +224,19 @@ class EagerRegion:
 
     @property
     def choices(self) -> list[str]:
-        """The names of the results of operators with several right answers."""
+        """The result names of operators with several right answers."""
         return [name for node in self._choices for name in _results_of(node).values()]
 
     def compare(
         self, inputs: Sequence[torch.Tensor], results: Mapping[str, torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the outputs of the region and those of torch, in forms that all right answers share.
+        """Return the outputs of the region and of torch, in forms that all right answers share.
 
         Where an operator has several right answers, the operators after it run in torch on the answer that is known.
 
         Args:
             inputs: the inputs of the region.
-            results: by node, the outputs, and results of `choices` if they are known.
+            results: The values of each node, the outputs, and the results of `choices` if they are known.
 
         Raises:
             AccuracyError: torch cannot run the region.

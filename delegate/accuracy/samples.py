@@ -72,7 +72,7 @@ def origin_of(samples: Sequence[Sample]) -> InputOrigin:
 
 
 def _looks_random(tensor: torch.Tensor) -> bool:
-    """Return true for numbers like those of torch.randn or torch.rand.
+    """Return True for numbers like the results of torch.randn or torch.rand.
 
     They have one of these distributions (Kolmogorov-Smirnov test), and neighbours are not correlated.
     """
@@ -95,7 +95,7 @@ def sample_of(ep: ExportedProgram, arrays: Mapping[str, Array]) -> Sample:
 
     Args:
         ep: the method.
-        arrays: by input name. A bfloat16 input is its bits in uint16; a number is an array of one element.
+        arrays: Input name -> array. A bfloat16 input is its bits in uint16; a number is an array of one element.
     """
     types = {n.name: n.meta[META_VALUE] for n in ep.graph.find_nodes(op="placeholder")}
     leaves = [

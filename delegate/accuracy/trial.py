@@ -1,4 +1,4 @@
-"""Trials of parts of a partition: some of its units run on its backend, and the rest in torch."""
+"""Trials of a partition's parts: some of its units run on its backend, and the rest in torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from delegate.runtime.backend import Delegate
 
 @dataclass(slots=True)
 class RegionTrial:
-    """A runner of parts of a region on its backend, and of the nodes after them in torch, on recorded inputs.
+    """A runner for parts of a region on its backend, and for the nodes after them in torch, on recorded inputs.
 
     Args:
         region: the region of the partition.

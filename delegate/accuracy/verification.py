@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
-from delegate.accuracy.figures import Differences
-from delegate.accuracy.nan import NanCall, NanSource, nan_text
-from delegate.accuracy.recording import CallRecorder, WatchedPartition
-from delegate.accuracy.reference import (
-    EagerMethods,
-    copies,
-    flat_arguments,
-    is_random_method,
-    tensors,
-    written_buffers,
-)
+from delegate.accuracy.layer_noise import layers_of
+from delegate.accuracy.nan import describe_nan, nan_text
+from delegate.accuracy.program_run import ProgramRun
+from delegate.accuracy.recording import NotFinite, RecordedInstruction, Recorder
 from delegate.accuracy.samples import Sample, example_samples, origin_of, samples_of
 from delegate.accuracy.trial import RegionTrial
-from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.aot import PreprocessResult
 from delegate.backends.guilty import Unit, find_guilty, nodes_of, units_of
-from delegate.compiled import LoadedContext
-from delegate.edge.node import shape_text
-from delegate.edge.states import buffers_of_states
 from delegate.errors import AccuracyError, InputError, did_you_mean
 from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.artifacts import Artifacts
@@ -38,46 +28,37 @@ from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram
 from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.report import Report
-from delegate.report.rows import Accuracy, InputOrigin, MethodAccuracy
+from delegate.report.rows import Accuracy, InputOrigin, LayerAccuracy, MethodAccuracy
 from delegate.runtime.backend import Delegate
 from delegate.runtime.delegates import open_blob
-from delegate.runtime.loaded import LoadedProgram
 from delegate.selection import Selection
 from delegate.user_warnings import warn_user
 
 _ROUNDS = 4  # of halving the noise of partitions that meet the bounds, if the whole method does not
-
-FLOAT = "the float reference"
-QUANTIZED = "the quantized reference"
-MODEL = "the model that was given"  # a second reference that is not quantized
 
 Blame = Callable[[Sequence[str], Bounds], tuple[str, str]]  # -> the noisiest layers of methods in words, the remedy
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAccuracy:
-    """The accuracy figures of a run of a program.
+    """The accuracy figures of a program run.
 
     Args:
-        methods: of whole methods against the reference that the bounds are for, by name.
-        partitions: by name, including those that no call reached.
-        against_lowered: of methods with a float reference against the program that was lowered, by name.
-        reference_gap: of these lowered programs against their float references, both run by torch.
+        methods: Method name -> its figures against the reference that the bounds are for.
+        partitions: Partition name -> its record, for partitions that a call reached.
+        against_lowered: Method name -> figures against the lowered program, for methods with a float reference.
+        reference_gap: Figures of these lowered programs against their float references, both run by torch.
     """
 
     methods: Mapping[str, MethodAccuracy]
-    partitions: Mapping[str, WatchedPartition]
+    partitions: Mapping[str, RecordedInstruction]
     against_lowered: Mapping[str, MethodAccuracy]
     reference_gap: Mapping[str, Accuracy | None]
 
-    def add_to(self, report: Report) -> Report:
-        """Return the report with the figures."""
-        partitions = (
-            replace(p, accuracy=self.partitions[p.name].differences.accuracy()) if p.name in self.partitions else p
-            for p in report.partitions
-        )
-        accuracy = (*self.methods.values(), *self.against_lowered.values())
-        return replace(report, partitions=tuple(partitions), accuracy=accuracy)
+    def figures(self, partition: str) -> Accuracy | None:
+        """Return the figures of a partition; None if no call reached it."""
+        entry = self.partitions.get(partition)
+        return None if entry is None else entry.differences.accuracy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +66,7 @@ class Eviction:
     """The nodes of a partition to move off its backend.
 
     Args:
-        nodes: names of nodes of the partition's region.
+        nodes: node names in the partition's region.
         why: the message of the verdict on each node.
     """
 
@@ -145,55 +126,6 @@ def samples_to_verify(inputs: Any, exported: Mapping[str, ExportedProgram]) -> d
     return example_samples(exported) if inputs is None else samples_of(inputs, exported)
 
 
-Results = Mapping[str, Sequence[Sequence[torch.Tensor]]]  # of each call, by method
-
-
-def torch_results(programs: Mapping[str, ExportedProgram], samples: Mapping[str, Sequence[Sample]]) -> Results:
-    """Return the results of programs, run by torch, by method; raises AccuracyError if torch cannot run one."""
-    methods = _eager({name: programs[name] for name in samples})
-    return {
-        name: [methods.run(name, flat_arguments(programs[name], call.args, call.kwargs)) for call in calls]
-        for name, calls in samples.items()
-    }
-
-
-def reference_figures(actual: Results, expected: Results) -> dict[str, Accuracy | None]:
-    """Return how far results are from others, by method; raises AccuracyError if their numbers or shapes differ."""
-    figures = {}
-    for name, calls in actual.items():
-        differences = Differences()
-        for results, references in zip(calls, expected[name], strict=True):
-            _require_as_many(name, results, references)
-            _require_shapes(name, results, references)
-            differences.add(results, references)
-        figures[name] = differences.accuracy()
-    return figures
-
-
-def _eager(programs: Mapping[str, ExportedProgram]) -> EagerMethods:
-    written = {name: written_buffers(ep) for name, ep in programs.items()}
-    return EagerMethods(programs, {name: dict(zip(own, own, strict=True)) for name, own in written.items()})
-
-
-def _require_as_many(method: str, actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
-    if len(actual) != len(expected):
-        what = f"the program returns {len(actual)} outputs, but its reference {len(expected)}"
-        raise AccuracyError(what, where=f"method {method}", remedy="give the model that the program was lowered from")
-
-
-def _require_shapes(method: str, model: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> None:
-    """Check that two models that torch runs give the same shapes."""
-    for number, (actual, expected) in enumerate(zip(model, reference, strict=True)):
-        if actual.shape != expected.shape:
-            what = (
-                f"output {number} of the program is {shape_text(actual)}, "
-                f"but that of its reference {shape_text(expected)}"
-            )
-            raise AccuracyError(
-                what, where=f"method {method}", remedy="give the model that the program was lowered from"
-            )
-
-
 def _require_same_inputs(method: str, model: ExportedProgram, reference: ExportedProgram) -> None:
     """Check that two models take as many inputs."""
     own, others = (ep.call_spec.in_spec.num_leaves for ep in (model, reference))
@@ -245,62 +177,44 @@ class Verification:
             BackendError: a partition cannot be run here.
             AccuracyError: torch cannot run the reference.
         """
-        regions = {name: d.region for method in lowered for name, d in method.delegates.items()}
-        partitions = {name: WatchedPartition(region) for name, region in regions.items()}
-        states = {method.program.name: buffers_of_states(method.program) for method in lowered}
-        floats = {name: ep for name, ep in self.floats.items() if name in self.samples}
-        eager = EagerMethods({name: self.exported[name] for name in self.samples}, states)
-        eager_floats = EagerMethods(floats, states)
-        specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in self.exported.items()}
-        own = {method.program.name: method for method in lowered}
+        run = ProgramRun(program, lowered, self.exported, self.floats, self.samples, self.registry, self.kernels)
+        recorder = Recorder(run.delegates, self.bounds)
         methods: dict[str, MethodAccuracy] = {}
         against_lowered: dict[str, MethodAccuracy] = {}
         reference_gap: dict[str, Accuracy | None] = {}
-        nan = {name: NanSource() for name in own}
-        with LoadedProgram(program, self.registry, self.kernels, fallback="error", trust_code=True) as loaded:
-            for name in loaded.methods:
-                loaded.method(name).watch(CallRecorder(partitions, nan[name]))
-            context = LoadedContext(loaded, specs)
-            for name, calls in self.samples.items():
-                references = (eager, eager_floats) if name in floats else (eager,)
-                differences, between_them = _compare(name, context, references, calls)
+
+        def trial_of(found: NotFinite) -> RegionTrial:
+            return self._trial(run.delegates[found.entry.name], found.call.inputs, artifacts)
+
+        with run.load() as loaded:
+            for method in run.compare(loaded, recorder):
+                name, calls = method.name, self.samples[method.name]
                 origin = InputOrigin.EXAMPLE if self.is_on_examples else origin_of(calls)
-                here = self._nan_source(nan[name], own[name], partitions, artifacts) if differences[0].has_nan else ""
-                methods[name] = replace(
-                    _method_accuracy(own[name], differences[0], eager, self._reference(name)),
-                    nan=nan_text(differences[0], here, self.exported[name], calls),
-                    inputs=origin,
-                )
-                if name in floats:
-                    against_lowered[name] = methods[name]
-                    methods[name] = replace(
-                        _method_accuracy(own[name], differences[1], eager_floats, FLOAT),
-                        nan=nan_text(differences[1], here, floats[name], calls),
-                        inputs=origin,
-                    )
-                    if methods[name].figures is not None:
-                        reference_gap[name] = between_them.accuracy()
-        return MeasuredAccuracy(methods, partitions, against_lowered, reference_gap)
+                here = describe_nan(recorder, name, trial_of) if method.from_lowered.has_nan else ""
+                nan = nan_text(method.from_lowered, here, self.exported[name], calls)
+                methods[name] = replace(method.lowered, nan=nan, inputs=origin)
+                if method.from_float is not None and method.floats is not None:
+                    nan = nan_text(method.from_float, here, self.floats[name], calls)
+                    against_lowered[name], reference_gap[name] = methods[name], method.gap
+                    methods[name] = replace(method.floats, nan=nan, inputs=origin)
+        return MeasuredAccuracy(methods, recorder.partitions, against_lowered, reference_gap)
 
-    def _reference(self, name: str) -> str:
-        """Return the name of the program that is lowered, as a reference."""
-        if is_quantized(self.precisions[name]):
-            return QUANTIZED
-        return MODEL if name in self.floats else FLOAT
+    def add_to_report(self, report: Report, measured: MeasuredAccuracy) -> Report:
+        """Return the report with the figures, and with the error of each quantized layer on the first sample."""
+        partitions = tuple(
+            replace(p, accuracy=measured.figures(p.name)) if p.name in measured.partitions else p
+            for p in report.partitions
+        )
+        accuracy = (*measured.methods.values(), *measured.against_lowered.values())
+        return replace(report, partitions=partitions, accuracy=accuracy, layers=tuple(self._layers(measured)))
 
-    def _nan_source(
-        self,
-        source: NanSource,
-        method: LoweredProgram,
-        partitions: Mapping[str, WatchedPartition],
-        artifacts: Artifacts,
-    ) -> str:
-        """Describe the first node of a method that gives NaN, or what has NaN without a node."""
-        call = source.own or source.first
-        if not isinstance(call, NanCall):
-            return call or "its inputs or states"
-        region = partitions[call.partition].region
-        return call.describe(self._trial(region, call.inputs, method.delegates[call.partition].backend, artifacts))
+    def _layers(self, measured: MeasuredAccuracy) -> Iterator[LayerAccuracy]:
+        """Yield the rows of methods that have a float reference, and that torch can run node by node."""
+        for name, calls in self.samples.items():
+            is_compared = name in self.floats and measured.methods[name].figures is not None
+            if is_compared and calls and is_quantized(self.precisions[name]):
+                with suppress(AccuracyError):
+                    yield from layers_of(name, self.floats[name], self.exported[name], calls[0])
 
     def to_move(
         self, measured: MeasuredAccuracy, lowered: Sequence[LoweredProgram], artifacts: Artifacts
@@ -316,7 +230,7 @@ class Verification:
             self._warn_by_default(measured, lowered)
             return {}
         own = {name for method in lowered if method.program.name not in self.floats for name in method.delegates}
-        missed = {name: e for name in own if (e := self._excess(measured.partitions[name])) > 1}
+        missed = {name: e for name in own if (e := self.bounds.excess(measured.figures(name))) > 1}
         methods = [m for m in measured.methods.values() if self.bounds.excess(m.figures) > 1]
         if not missed and not methods:
             return {}
@@ -334,17 +248,13 @@ class Verification:
         if not missed:
             missed = self._noisiest(measured, methods[0], lowered)
             allowed = max(missed.values()) / 2
-        delegates = {name: d for method in lowered for name, d in method.delegates.items()}
         return {
             name: Eviction(
-                self._cause(name, delegates[name], excess / allowed, allowed, measured, artifacts),
+                self._find_cause(measured.partitions[name], excess / allowed, allowed, artifacts),
                 self._text(measured, name),
             )
             for name, excess in missed.items()
         }
-
-    def _excess(self, partition: WatchedPartition) -> float:
-        return self.bounds.excess(partition.differences.accuracy())
 
     def _noisiest(
         self, measured: MeasuredAccuracy, missed: MethodAccuracy, lowered: Sequence[LoweredProgram]
@@ -355,7 +265,7 @@ class Verification:
             AccuracyError: no partition has noise, or the limit of rounds is reached.
         """
         own = next(method.delegates for method in lowered if method.program.name == missed.method)
-        noise = {name: e for name in own if (e := self._excess(measured.partitions[name])) > 0}
+        noise = {name: e for name in own if (e := self.bounds.excess(measured.figures(name))) > 0}
         self._rounds += 1
         if not noise or self._rounds > _ROUNDS:
             left = "although every partition meets the bound" if noise else "and no partition left is inaccurate"
@@ -364,35 +274,30 @@ class Verification:
         name = max(noise, key=noise.__getitem__)
         return {name: noise[name]}
 
-    def _cause(
-        self,
-        name: str,
-        delegate: LoweredDelegate,
-        excess: float,
-        allowed: float,
-        measured: MeasuredAccuracy,
-        artifacts: Artifacts,
+    def _find_cause(
+        self, partition: RecordedInstruction, excess: float, allowed: float, artifacts: Artifacts
     ) -> frozenset[str]:
         """Return the nodes of a partition to move, by their names in its region."""
-        partition = measured.partitions[name]
+        assert partition.delegate is not None
+        assert partition.worst is not None
+        trial = self._trial(partition.delegate, partition.worst.inputs, artifacts)
 
         def measure(units: Sequence[Unit]) -> float | None:
             figures = trial.accuracy(units)
             return None if figures is None else self.bounds.excess(figures) / allowed
 
-        trial = self._trial(partition.region, partition.worst, delegate.backend, artifacts)
-        units = find_guilty(units_of(partition.region), measure, excess)
-        return frozenset(node.name for node in nodes_of(units))
+        guilty = find_guilty(units_of(partition.region), measure, excess)
+        return frozenset(node.name for node in nodes_of(guilty))
 
-    def _trial(self, region: Region, inputs: Sequence[torch.Tensor], backend: str, artifacts: Artifacts) -> RegionTrial:
-        """Return a runner of parts of a partition on its backend."""
+    def _trial(self, delegate: LoweredDelegate, inputs: Sequence[torch.Tensor], artifacts: Artifacts) -> RegionTrial:
+        """Return a runner for parts of a partition on its backend."""
 
         def open_result(result: PreprocessResult) -> Delegate:
-            runtime = self.registry.runtime(backend)()
+            runtime = self.registry.runtime(delegate.backend)()
             blob, *data = (memoryview(part) for part in (result.blob, *result.data))
             return open_blob(runtime, blob, data, result.compile_specs, trust_code=True)
 
-        return RegionTrial(region, inputs, partial(artifacts.attempt, backend), open_result)
+        return RegionTrial(delegate.region, inputs, partial(artifacts.attempt, delegate.backend), open_result)
 
     def _describe_blame(self, measured: MeasuredAccuracy, methods: Sequence[str]) -> tuple[str, str]:
         """Describe the methods whose quantization is at fault, and return the remedy."""
@@ -427,7 +332,7 @@ class Verification:
                 warn_user(_undefined_text(accuracy))
                 continue
             gap = measured.reference_gap.get(name)
-            noise = {n: a for n in method.delegates if (a := measured.partitions[n].differences.accuracy()) is not None}
+            noise = {n: a for n in method.delegates if (a := measured.figures(n)) is not None}
             worst = min(noise, key=lambda n: noise[n].sqnr_db, default="")
             if gap is not None and gap.sqnr_db < least:
                 fault = "the quantization is" if is_quantized(self.precisions[name]) else "the model itself is"
@@ -451,8 +356,7 @@ class Verification:
         warn_user(f"{what}: {remedy}" if cause else what)
 
     def _text(self, measured: MeasuredAccuracy, name: str) -> str:
-        figures = measured.partitions[name].differences.accuracy()
-        return f"partition {name} reaches {figures}, but {self.bounds} is required"
+        return f"partition {name} reaches {measured.figures(name)}, but {self.bounds} is required"
 
     def _method_text(self, method: MethodAccuracy) -> str:
         against = f" against {method.reference}" if method.method in self.floats else ""
@@ -464,59 +368,3 @@ def _undefined_text(accuracy: MethodAccuracy) -> str:
     """Describe a method of which no result is finite, neither here nor in the reference."""
     what = f"method {accuracy.method} returns no finite numbers to compare with {accuracy.reference}"
     return "; ".join(filter(None, (what, accuracy.why, accuracy.nan)))
-
-
-def _compare(
-    name: str, context: LoadedContext, references: Sequence[EagerMethods], samples: Sequence[Sample]
-) -> tuple[list[Differences], Differences]:
-    """Run a method and its references on samples.
-
-    Returns:
-        the differences of the program from each reference: of results, of written inputs, and of states. Then the
-        differences of the results of the first reference from those of the last.
-    """
-    method = context.loaded.method(name)
-    by_reference, between = [Differences() for _ in references], Differences()
-    for sample in samples:
-        try:
-            leaves = method.leaves(sample.args, dict(sample.kwargs))
-            own_leaves = copies(leaves)
-            args, kwargs = pytree.tree_unflatten(own_leaves, references[0].in_spec(name))
-            actual = tensors(context.method(name)(*args, **kwargs))
-        except InputError as error:
-            raise error.at("verify") from error
-        states = context.snapshot()
-        results = []
-        for eager, differences in zip(references, by_reference, strict=True):
-            reference_leaves = copies(leaves)
-            expected = eager.run(name, reference_leaves)
-            _require_as_many(name, actual, expected)
-            results.append(expected)
-            _require_shapes(name, results[0], expected)
-            differences.add(
-                [*actual, *(own_leaves[n] for n in method.written), *(states[s] for s in eager.names(name))],
-                [
-                    *expected,
-                    *(reference_leaves[n] for n in method.written),
-                    *(eager.states[s] for s in eager.names(name)),
-                ],
-            )
-        between.add(results[0], results[-1])
-    return by_reference, between
-
-
-def _method_accuracy(
-    method: LoweredProgram, differences: Differences, eager: EagerMethods, reference: str
-) -> MethodAccuracy:
-    """Return the figures of a method against a reference, and what was not compared."""
-    name = method.program.name
-    if is_random_method(method):
-        return MethodAccuracy(name, reference, why="it draws random numbers, so its results are never the same")
-    if len(differences.empty) == len(differences.outputs):
-        return MethodAccuracy(name, reference, why="it returns no numbers")
-    states = set(method.program.states.values()).difference(eager.names(name))
-    gaps = [f"result {number} is empty" for number in differences.empty]
-    if len(differences.nowhere_finite) < len(differences.outputs):
-        gaps += [f"result {number} has no finite number" for number in differences.nowhere_finite]
-    gaps += [f"the reference has no state {state}" for state in sorted(states)]
-    return MethodAccuracy(name, reference, differences.accuracy(), "; ".join(gaps))

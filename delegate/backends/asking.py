@@ -41,7 +41,7 @@ class AskingBackend(Backend):
 
         Constants of the region have the shape and dtype of the program's own, and hold zeros. `ask` is called once for
         regions of one structure, and must not change the region. RegionRefused and RegionFailed are refusals, too.
-        `exported_program` raises them if the sizes of one operator do not follow from those of its inputs.
+        `exported_program` raises them if the sizes of one operator do not follow from the sizes of its inputs.
         """
 
     def check(self, node: Node) -> Verdict:
@@ -74,6 +74,6 @@ class AskingBackend(Backend):
 
 
 def _symbols(nodes: Sequence[Node]) -> set[Any]:
-    """Return the symbols in the sizes of the results of nodes."""
+    """Return the symbols in the sizes of nodes' results."""
     sizes: Iterator[Any] = (s for n in nodes for t in tensors(n) for s in t.shape)
     return {symbol for s in sizes if not isinstance(s, int) for symbol in s.node.expr.free_symbols}

@@ -71,7 +71,7 @@ class AotPart(NamedTuple):
 
     Args:
         name: the backend's name.
-        path: of the class, "module:Class".
+        path: Where the class is, as "module:Class".
         options: as JSON.
         runtime: the runtime part, "module:Class", which then opens each new artifact once in the separate process.
             Empty: it does not.
@@ -110,7 +110,7 @@ def query(part: AotPart, question: str, subject: Any, names: Sequence[str], limi
         part: the AOT part, which the process creates unless it has it.
         question: a key of `DECODERS`.
         subject: what the question is about: a graph, a region, a region with its artifact, or a value that pickles.
-        names: of nodes of the subject; each gets an answer. A question about the whole subject has one name, "".
+        names: The subject's nodes, each of which gets an answer. A question about the whole subject has one name, "".
         limit: seconds for all answers, after the AOT part is created.
 
     Raises:
@@ -142,7 +142,7 @@ class _Compiler:
     """A separate process that runs the AOT parts of `compiler_worker.questions`.
 
     Args:
-        paths: of AOT parts to import before the first query, "module:Class" each.
+        paths: The AOT parts to import before the first query, "module:Class" each.
 
     Raises:
         CannotIsolate: it cannot be started.

@@ -59,7 +59,7 @@ class _Query(NamedTuple):
 
     Args:
         part: the AOT part.
-        names: of nodes of the subject; each gets an answer.
+        names: The subject's nodes, each of which gets an answer.
         table, buffers: the subject, packed.
         out: descriptor of the file for bytes of the answer.
     """
@@ -122,7 +122,7 @@ def _answers(backends: _Backends, request: Mapping[str, Any], files: Sequence[in
 
 
 def _enter(request: Mapping[str, Any]) -> None:
-    """Set the environment, the search path and the folder to those of the parent at the time of the query."""
+    """Set the environment, the search path and the folder as the parent had them at the time of the query."""
     environment = request["environment"]
     for variable in os.environ.keys() - environment.keys():
         del os.environ[variable]
@@ -182,7 +182,8 @@ def _preprocess(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]
 def _try(backend: SelectedBackend, runtime: str, region: Region, result: PreprocessResult) -> None:
     """Check and open an artifact as later processes will, and close it.
 
-    An exception is no fault here: a check that fails is a miss of the cache, and kernels replace what cannot be opened.
+    An exception is not a fault here: a check that fails is a miss of the cache, and kernels replace what cannot be
+    opened.
     """
     with contextlib.suppress(Exception, SystemExit):
         backend.check_artifact(region, result)

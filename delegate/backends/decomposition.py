@@ -23,23 +23,8 @@ from delegate.edge.node import (
     op_name,
     tensors,
 )
-from delegate.edge.passes import Pass
-from delegate.edge.passes.canonicalize import Canonicalize
-from delegate.edge.passes.folding import ConstantFolding
-from delegate.edge.passes.fuse_views import FuseViews
-from delegate.edge.passes.pipeline import optimize
-from delegate.edge.passes.redundancy import CommonSubexpressionElimination, DeadCodeElimination, NoOpRemoval
+from delegate.edge.passes.pipeline import REGION_PASSES, TRIAL_PASSES, optimize
 from delegate.edge.program import META_VALUE, EdgeInput, EdgeProgram
-
-_TRIAL_PASSES: tuple[Pass, ...] = (
-    Canonicalize(),
-    NoOpRemoval(),
-    FuseViews(),
-    NoOpRemoval(),
-    CommonSubexpressionElimination(),
-    DeadCodeElimination(),
-)
-_REGION_PASSES: tuple[Pass, ...] = (*_TRIAL_PASSES[:2], ConstantFolding(), *_TRIAL_PASSES[2:])
 
 
 def is_compound(node: Node) -> bool:
@@ -84,7 +69,7 @@ class DecompositionPolicy:
         placeholders = dict.fromkeys(node.all_input_nodes)
         graph, copies = extracted(placeholders, (node, *picks), picks or (node,))
         program = self.decompose(_program("parts", graph, {}), (copies[node],))
-        program = optimize(program, _TRIAL_PASSES)
+        program = optimize(program, TRIAL_PASSES)
         _assume_folded(program.graph)
         return [n for n in program.graph.nodes if is_compute(n) and not is_size_arithmetic(n)]
 
@@ -117,13 +102,13 @@ def decompose_region(
     """Decompose compound nodes of a region and simplify it, in place.
 
     Args:
-        graph: of the region. Placeholders of numbers are replaced by symbolic numbers among the arguments.
+        graph: The region's graph. Placeholders of numbers are replaced by symbolic numbers among the arguments.
         constants: placeholder -> its tensor.
         compounds: the nodes to decompose.
-        policy: of the backend.
+        policy: The backend's policy on preserved and decomposed operators.
     """
     program = _program("region", graph, {n.name: value for n, value in constants.items()})
-    program = optimize(policy.decompose(program, compounds), _REGION_PASSES)
+    program = optimize(policy.decompose(program, compounds), REGION_PASSES)
     inline_numbers(program.graph)
     _distinct_results(program.graph)
     return program

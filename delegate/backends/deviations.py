@@ -35,7 +35,7 @@ class Deviation:
         handling: what the backend does about it.
         test: the test that holds it, e.g. "plugins/onnxruntime/tests/test_relative_errors.py".
         advice: a sentence on what is computed instead, or on how to get torch's result.
-        points: of a kept difference, the groups of points, the kinds of differences or the dtypes that show it in
+        points: For a kept difference, the groups of points, the kinds of differences or the dtypes that show it in
             `make deviations`, e.g. ("tails",), ("signs of zero",) or ("bfloat16",).
         is_noted: a note of each partition with such an operator names it; false for inputs that models hardly have,
             such as -0.0 and products of 1e38, and for one dtype or mode of many.

@@ -58,8 +58,8 @@ def exported_program(
             program, so that such a view may have to copy: torch itself may not run the program then.
 
     Raises:
-        RegionRefused: an argument is a size that is no sum, product or quotient of the sizes of the inputs. Or it is
-            computed from these sizes and is no integer.
+        RegionRefused: an argument is a size that is not a sum, product or quotient of the inputs' sizes. Or it is
+            computed from these sizes and is not an integer.
     """
     graph, copies = plain_graph(region, keep_views=keep_views)
     module, values = torch.nn.Module(), dict[str, torch.Tensor]()
@@ -92,8 +92,8 @@ def plain_graph(
         any_number: whether the graph is for torch alone, which computes any number of sizes.
 
     Raises:
-        RegionRefused: an argument is a size that is no sum, product or quotient of the sizes of the inputs. Or it is
-            computed from these sizes and is no integer. With `any_number`: it does not follow from them at all.
+        RegionRefused: an argument is a size that is not a sum, product or quotient of the inputs' sizes. Or it is
+            computed from these sizes and is not an integer. With `any_number`: it does not follow from them at all.
     """
     graph, copies = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
     sizes = _Sizes(graph, {n: copies[n] for n in region.inputs}, any_number)

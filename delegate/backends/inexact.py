@@ -252,7 +252,7 @@ def note_of(operators: Iterable[str]) -> Iterator[str]:
 
 
 def floats_of(operators: Set[str]) -> Loses:
-    """Return the predicate of nodes of these operators that read floats."""
+    """Return the predicate for nodes of these operators that read floats."""
     return lambda node: op_name(node) in operators and reads_floats(node)
 
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from delegate.field_checks import expect, is_texts
-from delegate.plugins import NAME, PORTABLE
-
-API_VERSION = (1, 2)  # (major, minor): a plugin of another major, or of a newer minor, is incompatible
+from delegate.plugins import API_VERSION, NAME, PORTABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class IsolatedBackend:
     Args:
         part: the AOT part.
         limit: seconds for the support checks of a graph, and for each region.
-        outcomes: of the graphs and regions that were tried. This process answers for those that were safe. None: the
+        outcomes: Outcomes of the graphs and regions that were tried. This process answers for the safe ones. None: the
             separate process answers everything.
         is_named: false for a plugin that the user did not name: the first end is the last one, and the rest is refused.
 
@@ -418,7 +418,7 @@ def _value(answer: Any) -> Any:
 
 
 def _outcomes_of(entry: Entry) -> dict[str, Outcome]:
-    """Return the outcomes of an entry of the cache; raises an exception if it makes no sense."""
+    """Return the outcomes in a cache entry; raises an exception if it makes no sense."""
     rows = mapping(entry.about, "outcomes")
     return {name: _outcome_of(row) for name, row in rows.items()}
 

@@ -75,7 +75,7 @@ def reduce_in_stages(
     split: Callable[[T, int], T],
     stage: Stage[T],
 ) -> T:
-    """Return a reduction of many elements, by an operation for which reductions of parts have that of the whole.
+    """Return a reduction of many elements, by an operation for which reducing the reduced parts reduces the whole.
 
     Args:
         x: the operand: a node of a graph, or a value of a backend's builder.

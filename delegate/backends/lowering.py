@@ -89,7 +89,7 @@ class LoweringTable(Generic[How]):
     def lowers(
         self, *ops: str, check: Check, keep: bool = False, dtypes: frozenset[torch.dtype] | None = None
     ) -> Callable[[How], How]:
-        """Return a decorator of a function that lowers these operators. Arguments are those of `Lowering`."""
+        """Return a decorator of a function that lowers these operators. It takes the arguments of `Lowering`."""
 
         def register(function: How) -> How:
             for op in ops:
@@ -116,7 +116,7 @@ class LoweringTable(Generic[How]):
         return self._patterns[name]
 
     def check(self, node: Node, taker: str) -> Verdict | None:
-        """Return the verdict of the row of a node's operator; None if there is no row. `taker` is for messages."""
+        """Return the verdict of the row for a node's operator; None without a row. `taker` is for messages."""
         row = self._rows.get(op_name(node))
         if row is None:
             return None

@@ -33,11 +33,14 @@ class PrimsBackend(AskingBackend, TracingBackend):
         return cls.table.conditions(op) or (f"{cls.library or cls.name} supports each Prim of its decomposition.",)
 
     def takes(self, node: Node) -> Verdict:
-        """Return the verdict on a node in Prims, which is that of its row by default."""
+        """Return the verdict on a node in Prims, by default its row's verdict."""
         return TracingBackend.check(self, node)
 
     def compile(self, region: Region) -> PreprocessResult:
-        """Compile a region in Prims; the default walks it. The errors are those of `preprocess`, and name its nodes."""
+        """Compile a region in Prims; the default walks it.
+
+        It raises the errors of `preprocess`, which name its nodes.
+        """
         return TracingBackend.preprocess(self, region)
 
     def check(self, node: Node) -> Verdict:
@@ -71,12 +74,12 @@ def in_prims(region: Region, preserved: Set[str] = frozenset()) -> tuple[Region,
     symbolic numbers among the arguments, as in every region.
 
     Args:
-        region: in edge dialect.
+        region: A region in edge dialect, whose operators are decomposed to Prims.
         preserved: the names of nodes that are not decomposed.
 
     Raises:
         LoweringError: torch cannot decompose an operator.
-        DialectError: a decomposition of torch is no Prims.
+        DialectError: a decomposition of torch does not end in Prims.
     """
     result = region.copy()
     outline_numbers(result.graph)

@@ -80,7 +80,7 @@ def coded(node: Node, values: Any, scales: tuple[float, float] = _ANY_SCALE) -> 
     """Return the constant that a node decodes, in integers; or the reason why a model cannot hold it.
 
     Args:
-        node: of `DECODES`.
+        node: A node that calls one of `DECODES`.
         values: its arguments by name, with tensors instead of nodes.
         scales: the smallest and the largest scale that the model can hold.
     """
@@ -112,7 +112,7 @@ def decoded(node: Node, values: Any) -> Array:
     """Return the constant that a node decodes, in float32, even if integers of 8 bits do not hold it.
 
     Args:
-        node: of `DECODES`.
+        node: A node that calls one of `DECODES`.
         values: its arguments by name, with tensors instead of nodes.
     """
     source = values["input"]
@@ -120,7 +120,7 @@ def decoded(node: Node, values: Any) -> Array:
 
 
 def _parameters(op: str, values: Any, shape: torch.Size) -> tuple[Any, Any]:
-    """Return scale and zero point, of the rank of the values; None if the blocks do not divide the shape."""
+    """Return scale and zero point with the rank of the values; None if the blocks do not divide the shape."""
     rank = len(shape)
     if op == DEQUANTIZE:
         ones = (1,) * rank
@@ -150,7 +150,7 @@ class Coded:
         scale: float32 of the same rank. Its size is 1 along axes where it is constant, and the number of blocks along
             an axis of blocks. None for float16.
         zero_point: like scale; None if all are 0.
-        bits: of one value.
+        bits: The bits that one value takes.
     """
 
     values: Array
@@ -160,7 +160,7 @@ class Coded:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the sizes, like those of an array."""
+        """Return the sizes, like the shape of an array."""
         return tuple(self.values.shape)
 
     @property
@@ -178,7 +178,7 @@ class Coded:
         return self._each(lambda a: a.transpose(*axes))
 
     def __getitem__(self, items: Any) -> Coded:
-        """Return a part, or add axes: slices, None and Ellipsis at the end; never a part of the axis of scales."""
+        """Return a part, or add axes: slices, None and Ellipsis at the end; never a part of the scale axis."""
         listed = list(items) if isinstance(items, tuple) else [items]
 
         def take(array: Array) -> Array:

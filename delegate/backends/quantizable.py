@@ -20,7 +20,7 @@ class IntegerType:
         low, high: the ends of the range.
         symmetric: true if the zero point is the middle of the range (0 of signed types).
         per_channel: true for a scale per output channel, false for one scale of the whole tensor.
-        group: for weights, the inputs of a channel that share a scale; any multiple is supported too. 0 for no groups.
+        group: The inputs of a channel that share a weight's scale; any multiple is supported too. 0 for no groups.
     """
 
     dtype: torch.dtype
@@ -45,7 +45,7 @@ class QuantizedOperator:
         inputs: positions of the arguments that are activations; a list of tensors counts as one position.
         weight: position of its constant weight; without `inputs`, only the weight is quantized.
         axis: the axis of the weight's output channels.
-        kind: the integers of the weight; None for those of the scheme.
+        kind: the integers of the weight; None for the scheme's integers.
         moves: true if it only moves data; operands and results then share their parameters.
         fuses: names of activations that are fused if they follow; no parameters are between them.
         symmetric: positions of activations whose zero point must be the middle.

@@ -53,7 +53,7 @@ class Layer:
         nodes: all nodes of the pattern.
         weight: the node that decodes the weights (outputs, inputs); of a scaled product, the weights (inputs, outputs).
         bias: the bias, if it has one.
-        scales: the scales of the outputs of a scaled product.
+        scales: the output scales of a scaled product.
     """
 
     source: Node

@@ -163,7 +163,7 @@ def ranges_of_sizes(nodes: Iterable[Node], known: Mapping[Any, Any]) -> dict[Any
 
     Args:
         nodes: nodes of an edge graph.
-        known: the range constraints of its program. The range of any other symbol is that of the shape environment;
+        known: the range constraints of its program. Any other symbol has the range of the shape environment;
             it starts at 0 if torch may only have assumed that the size is neither 0 nor 1.
     """
     found: dict[Any, ValueRanges[Any]] = {}
@@ -210,7 +210,7 @@ def content_of(region: Region, constant: Callable[[torch.Tensor], Hashable] = ad
 def region_key(region: Region) -> str | None:
     """Return a digest of all that the blob of a region depends on, which is the same in every process.
 
-    Returns None if the bytes of a constant cannot be read, such as those of a sparse tensor.
+    Returns None if the bytes of a constant cannot be read, as in a sparse tensor.
     """
     try:
         digests = digests_of(region.constants.values())

@@ -30,10 +30,10 @@ _MULTIPLES = 4096  # pixels over which a whole factor is compared
 
 
 def nearest_deviations(library: str, test: str, in_the_middle: tuple[str, ...] = ()) -> tuple[Deviation, ...]:
-    """Return the rows of a library, e.g. "OpenVINO 2026.4.1", and of a file of tests.
+    """Return the rows of a library, e.g. "OpenVINO 2026.4.1", and of a test file.
 
     Args:
-        in_the_middle: the `points` of the row of sampled points between two pixels.
+        in_the_middle: the `points` in the row of sampled points between two pixels.
     """
     exact = tuple(name.removesuffix(".vec") for name in NEAREST if name.endswith(".vec"))
     plain = tuple(name for name in exact if "exact" not in name)

@@ -78,7 +78,7 @@ class RunTimeRange:
 
 
 def find_range(choose: Node) -> RunTimeRange | None:
-    """Return the choice of parameters of a node; None for a choice in another way."""
+    """Return how a node's parameters are chosen; None for a choice in another way."""
     named, sizes = arguments(choose), tensor(choose.all_input_nodes[0]).shape
     whole = tuple(range(len(sizes)))
     if op_name(choose) in _ROWS:
@@ -108,7 +108,7 @@ def match(decode: Node) -> Sequence[Node] | Verdict | None:
 
 
 def outside_of_pattern(library: str) -> Verdict:
-    """Return the refusal of a part of a quantization at run time alone: a pattern has all its parts.
+    """Return the refusal for a lone part of a run-time quantization: a pattern has all its parts.
 
     Args:
         library: the name of the library, for messages.

@@ -36,7 +36,7 @@ from delegate.backends.decomposition import DecompositionPolicy
 from delegate.backends.deviations import Deviation
 from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.region import SIZE_DECIDED
-from delegate.backends.state import IN_PROCESS, BackendState
+from delegate.backends.state import BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.decompose import WITHOUT_LIBRARIES
@@ -45,7 +45,7 @@ from delegate.edge.program import META_VALUE
 from delegate.errors import BackendBroken, BackendFailed, DelegateError, LoweringError, PartitionError
 from delegate.interrupts import interruptible, raise_handler_error
 from delegate.option_rules import OptionRule
-from delegate.plugins import AUTHOR, OWN, one_line
+from delegate.plugins import AUTHOR, IN_PROCESS, OWN, one_line
 from delegate.verdict import Reason, Verdict, no
 
 Answer = TypeVar("Answer")
@@ -75,7 +75,7 @@ class SelectedBackend:
             errors are raised.
 
     Attributes:
-        preserve_ops, most_constants: those of the AOT part.
+        preserve_ops, most_constants: the values of the AOT part.
         has_claims: true if the AOT part matches patterns.
         isolated: the argument.
         dropped: the error that dropped it; None if it is in use.
@@ -188,7 +188,7 @@ class SelectedBackend:
     def claims(self, node: Node) -> tuple[Claim, ...]:
         """Return the pattern matches around a node; none if they depend on a dynamic size.
 
-        The errors are those of `check`.
+        It raises the errors of `check`.
         """
         if self.dropped is not None:
             return ()
@@ -280,7 +280,7 @@ class SelectedBackend:
         return matches
 
     def _compile(self, region: Region) -> PreprocessResult:
-        """Compile a copy of a region in this process; the errors are those of `preprocess`."""
+        """Compile a copy of a region in this process; it raises the errors of `preprocess`."""
         region = region.copy()
         place = f"{region.name} of {self.name}"
         try:
@@ -378,7 +378,7 @@ def _open(environment: symbolic_shapes.ShapeEnv) -> Iterator[None]:
 
 
 def _says_more(record: logging.LogRecord) -> bool:
-    """Return false for torch's record of an exception of SIZE_DECIDED, which verdicts report."""
+    """Return false for torch's record of a SIZE_DECIDED exception, which verdicts report."""
     return not str(record.msg).startswith("failed during evaluate_expr")
 
 
@@ -391,7 +391,7 @@ def decided_by(backend: str, error: RuntimeError) -> str:
 
 
 def _require_claim(claim: object, node: Node, backend: str) -> None:
-    """Raise PartitionError unless a backend's answer about a node is a claim of it and of others of its graph."""
+    """Raise PartitionError unless a backend's answer about a node is a claim of it and of others in its graph."""
     if isinstance(claim, Claim) and node in claim.nodes and all(n.graph is node.graph for n in claim.nodes):
         return
     remedy = f"return delegate.backends.aot.Claims of nodes of the graph, including the queried node: {AUTHOR}"

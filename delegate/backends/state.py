@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from delegate import vendor_output
-from delegate.backends.info import API_VERSION, Availability, BackendAlias, BackendInfo
+from delegate.backends.info import Availability, BackendAlias, BackendInfo
 from delegate.errors import BackendUnavailable
 from delegate.field_checks import count, mapping, text, texts
 from delegate.interrupts import interruptible, raise_handler_error
-from delegate.plugins import Plugin, PluginState, full_traceback, load_object, misnamed, one_line, other_version
-
-IN_PROCESS = "this process"
+from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugin, import_plugin, load_object, one_line
 
 # The base class of each part by name: naming it keeps torch out of this module.
 _BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
@@ -26,112 +24,76 @@ _AOT_NEEDS = {"torch": "aot", "pydantic": "aot", "yaml": "aot", "onnx": "onnx", 
 
 
 @dataclass(frozen=True, slots=True)
-class BackendState:
-    """The state of a backend on this machine.
+class BackendState(InstalledPlugin):
+    """The state of a backend on this machine. The remedy of a backend that is ok is about the part that is not.
 
     Args:
-        name: the name that users write.
-        state: ok, broken, incompatible, unavailable or blocked.
-        owner, version: the distribution that declares it; several owners are joined by " and ".
         info: its BackendInfo; None if it is broken or blocked.
         availability: the result of its probe; None if it was not probed.
-        detail: one sentence with the reason if it is not ok; else empty.
-        remedy: the fix of that; for a backend that is ok, the part of it that cannot be used.
-        traceback: the traceback of a broken plugin; else empty.
-        stands_for: for an alias, the name of the backend that it stands for here, whose state this is.
+        stands_for: The name of the backend that an alias stands for here, whose state this is.
         kept: true if the state is from the cache of an earlier process.
     """
 
-    name: str
-    state: PluginState
-    owner: str
-    version: str
+    noun: ClassVar[str] = "backend"
+
     info: BackendInfo | None = None
     availability: Availability | None = None
-    detail: str = ""
-    remedy: str = ""
-    traceback: str = field(default="", repr=False, compare=False)
     stands_for: str = ""
     kept: bool = field(default=False, compare=False)
 
+    @property
+    def is_absent(self) -> bool:
+        """True if its library or device is absent."""
+        return self.state is PluginState.UNAVAILABLE
 
-class PartBroken(Exception):
-    """A part of a backend cannot be used.
+    @property
+    def is_on_own_device(self) -> bool:
+        """True if it works, on its own device."""
+        return self.state is PluginState.OK and self.availability is not None and not self.availability.stand_in
 
-    Args:
-        problem: the end of a sentence that starts with "it ".
-    """
-
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
-        super().__init__(problem)
-
-
-def broken(plugin: Plugin, problem: str, traceback: str = "") -> BackendState:
-    """Return the state of a plugin that is broken: "it " and the problem."""
-    detail = f"backend {plugin.name!r} of {plugin.label} is broken: it {problem}"
-    if plugin.owner == IN_PROCESS:
-        remedy = "fix it"
-    else:
-        remedy = f"`delegate backends {plugin.name}` shows the traceback; " if traceback else ""
-        remedy += f"update or uninstall {plugin.owner}"
-    return BackendState(
-        plugin.name, PluginState.BROKEN, plugin.owner, plugin.version, detail=detail, remedy=remedy, traceback=traceback
-    )
+    @classmethod
+    def broken(cls, plugin: Plugin, problem: str, error: BaseException | None = None, traceback: str = "") -> Self:
+        state = super(BackendState, cls).broken(plugin, problem, error, traceback)
+        shows = f"`delegate backends {plugin.name}` shows the traceback; " if state.traceback else ""
+        return replace(state, remedy=shows + state.remedy)
 
 
 def found(plugin: Plugin) -> BackendState | BackendAlias:
     """Import the object that a plugin's entry point names, and probe it."""
-    try:
-        info = plugin.load()
-    except (Exception, SystemExit) as error:
-        raise_handler_error(error)
-        return broken(plugin, f"fails to import: {one_line(error)}", full_traceback(error))
-    if not isinstance(info, BackendInfo | BackendAlias):
-        return broken(plugin, f"provides {type(info).__name__} at {plugin.value}, not a BackendInfo")
-    if info.name != plugin.name:
-        return broken(plugin, misnamed(plugin, info.name))
+    info = import_plugin(BackendState, plugin, BackendInfo, BackendAlias)
     return probed(info, plugin) if isinstance(info, BackendInfo) else info
 
 
 def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
     """Compare the API version, then call the probe."""
     vendor_output.expect(info.noise)
-    place = (info.name, plugin.owner, plugin.version, info)
-    problem, remedy = other_version(info.api_version, API_VERSION, plugin.owner, "the plugin API")
-    if problem:
-        detail = f"backend {info.name!r} of {plugin.owner} {problem}"
-        return _state(place, PluginState.INCOMPATIBLE, None, detail, remedy)
+    if other := BackendState.other_version(plugin, info.api_version, info=info):
+        return other
     try:
         with interruptible():
             availability = info.probe()
     except (Exception, SystemExit) as error:
         raise_handler_error(error)
-        return broken(plugin, f"fails when it is probed: {one_line(error)}", full_traceback(error))
+        return BackendState.broken(plugin, f"fails when it is probed: {one_line(error)}", error)
     if not isinstance(availability, Availability):
-        return broken(plugin, f"returns {type(availability).__name__}, not Availability, when probed")
+        return BackendState.broken(plugin, f"returns {type(availability).__name__}, not Availability, when probed")
     if availability.ok:
-        return _state(place, PluginState.OK, availability, remedy=availability.remedy)
-    detail = f"backend {info.name!r} is not available here: {' '.join(availability.reason.split())}"
-    return _state(place, PluginState.UNAVAILABLE, availability, detail, availability.remedy or info.install)
-
-
-def _state(
-    place: tuple[str, str, str, BackendInfo],
-    state: PluginState,
-    availability: Availability | None,
-    detail: str = "",
-    remedy: str = "",
-) -> BackendState:
-    name, owner, version, info = place
-    return BackendState(name, state, owner, version, info, availability, detail, remedy)
+        return BackendState.of(plugin, info=info, availability=availability, remedy=availability.remedy)
+    return BackendState.of(
+        plugin,
+        PluginState.UNAVAILABLE,
+        info=info,
+        availability=availability,
+        detail=f"backend {info.name!r} is not available here: {' '.join(availability.reason.split())}",
+        remedy=availability.remedy or info.install,
+    )
 
 
 def load_part(info: BackendInfo, part: str) -> type:
     """Import the "aot" or the "runtime" part of a backend.
 
     Raises:
-        PartBroken: the part cannot be imported, or is no complete subclass of its base class.
+        UnusablePlugin: the part cannot be imported, or is not a complete subclass of its base class.
         BackendUnavailable: torch or another requirement of compiling is absent.
     """
     path: str = getattr(info, part)
@@ -142,11 +104,11 @@ def load_part(info: BackendInfo, part: str) -> type:
         if part == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
             what = f"the AOT part of backend {info.name!r} needs {error.name}, which is not installed"
             raise BackendUnavailable(what, remedy=f"pip install 'delegate[{_AOT_NEEDS[error.name]}]'") from error
-        raise PartBroken(f"fails to import {path}: {one_line(error)}") from error
+        raise UnusablePlugin(f"fails to import {path}: {one_line(error)}") from error
     if not (isinstance(made, type) and _BASES[part] in {(c.__module__, c.__qualname__) for c in made.__mro__}):
-        raise PartBroken(f"provides {path}, which is not a subclass of {'.'.join(_BASES[part])}")
+        raise UnusablePlugin(f"provides {path}, which is not a subclass of {'.'.join(_BASES[part])}")
     if problem := _incomplete(made, part, info.name):
-        raise PartBroken(f"provides {path}, {problem}")
+        raise UnusablePlugin(f"provides {path}, {problem}")
     return made
 
 
@@ -211,9 +173,8 @@ def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | Backend
             raise ValueError(f"it is {state}, but its probe reports otherwise")
         expected.add("availability")
     _require_keys(data, expected)
-    detail, remedy, traceback = (text(data, key) for key in ("detail", "remedy", "traceback"))
-    place = (plugin.name, state, plugin.owner, plugin.version)
-    return BackendState(*place, info, availability, detail, remedy, traceback)
+    words = {key: text(data, key) for key in ("detail", "remedy", "traceback")}
+    return BackendState.of(plugin, state, info=info, availability=availability, **words)
 
 
 def check_answer(data: Mapping[str, Any], question: str, plugin: Plugin) -> None:

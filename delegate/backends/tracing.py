@@ -70,7 +70,7 @@ class Builder(ABC, Generic[Value]):
         """Return a value in another dtype."""
 
     def lower(self, how: Any, node: Node, *values: Any) -> Any:
-        """Return the value of a node, or a tuple of the values of its results.
+        """Return the value of a node, or a tuple with the values of its results.
 
         Args:
             how: `Lowering.lower` or `Pattern.lower` of its row. The default calls it: `how(self, node, *values)`.
@@ -94,7 +94,7 @@ class TracingBackend(TableBackend):
     - An exception in a row's function refuses its node. The reason has the file and line of the function.
 
     Attributes:
-        dtypes: the dtypes of the library. Rows without `dtypes` accept tensors of any of them.
+        dtypes: the library's dtypes. Rows without `dtypes` accept tensors in any of them.
         blob_format: the format of the blobs that the default builder makes.
         functions: the functions of the runtime part. If they are given, the default builder calls each of them once, on
             `example` arrays. An exception or a wrong shape then refuses the node, instead of failing in a call.
@@ -279,7 +279,7 @@ class Recorder(Builder[Recorded]):
         return value
 
     def call(self, name: str, *values: Any) -> Recorded:
-        """Record the call of a function of the runtime part; return its value.
+        """Record the call of a function in the runtime part; return its value.
 
         Raises:
             TypeError: an argument cannot be recorded.

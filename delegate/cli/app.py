@@ -59,10 +59,6 @@ _COMMANDS = {
         "delegate.cli.ops:ops",
         "Show the kernels, the dtypes and the backends of operators; without a name or a backend, their numbers.",
     ),
-    "measure": (
-        "delegate.cli.measure:measure",
-        "Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another.",
-    ),
     "calibrate": (
         "delegate.cli.calibrate:calibrate",
         "Measure how fast backends and kernels are on this machine, for the placement of nodes.",
@@ -111,11 +107,11 @@ class Commands(commands.Group):
             return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of this project's commands, then of those of other packages."""
+        """Return the names of this project's commands, followed by the commands of other packages."""
         return [*_COMMANDS, *(name for name in plugin_commands.names() if name not in _COMMANDS)]
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """Return a command by name; those of other packages are imported now."""
+        """Return a command by name; a command of another package is imported now."""
         return super().get_command(ctx, name) or plugin_commands.find(name)
 
     def summary(self, ctx: Any, name: str) -> str:

@@ -25,7 +25,7 @@ def input_names(method: Method) -> list[str]:
 
 
 def largest_input(method: Method) -> int | None:
-    """Return the most elements of an input that the caller chooses; None if there is no limit."""
+    """Return the most elements of an input that the caller chooses; None without a limit."""
     bounds = ExpressionBounds(method.symbols)
     values = [method.inputs[i].value for i in free_inputs(method)]
     sizes = [bounds.largest_count(method.values[value].shape) for value in values if value >= 0]

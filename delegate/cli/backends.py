@@ -87,7 +87,7 @@ def _list_measurements(states: Sequence[MeasurementState]) -> None:
 
 
 def _count(library: KernelLibrary) -> str:
-    """Return the number of kernels of a library; empty if it was not loaded."""
+    """Return the number of kernels in a library; empty if it was not loaded."""
     return str(sum(1 for _ in library.table)) if library.table is not None else ""
 
 

@@ -21,7 +21,7 @@ class Command(TyperCommand):
     """A command whose usage line has its required options, and whose help names arguments as the usage line does."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what others print in it is no result."""
+        """Run the command; what others print in it is not a result."""
         with output.results_only():
             return super().invoke(ctx)
 
@@ -48,7 +48,7 @@ class PluginCommand(Command):
     """A command of another package, which prints its results by `print`; with `--json` by `output.print_json`."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; with `--json`, what others print in it is no result."""
+        """Run the command; with `--json`, what others print in it is not a result."""
         is_json = any(ctx.params.get(p.name) for p in self.params if "--json" in p.opts)
         return super().invoke(ctx) if is_json else super(Command, self).invoke(ctx)
 
@@ -95,7 +95,7 @@ def build_command(name: str, source: Any, settings: dict[str, bool] | None = Non
     Args:
         name: the name on the command line.
         source: the function or the group.
-        settings: of the context, see `typer.Typer.command`.
+        settings: The context's settings, see `typer.Typer.command`.
         cls: the class of the command.
     """
     if isinstance(source, typer.Typer):

@@ -63,7 +63,7 @@ class _ValueDifference:
         name: e.g. "output 0" or "state cache".
         is_equal: all elements are equal, with NaN at the same places.
         sqnr_db: the signal-to-noise ratio of the elements that are finite in both; None if one of both has no power.
-        greatest_difference: of these elements.
+        greatest_difference: The greatest difference between these elements.
         not_finite_in_one: the number of other elements that differ.
     """
 
@@ -129,7 +129,7 @@ def _compare_runs(paths: tuple[Path, Path], inputs: list[str], method: str | Non
 
 
 class _Run:
-    """The call of a method of a program on arrays from files."""
+    """The call of a program's method on arrays from files."""
 
     def __init__(self, program: LoadedProgram, method: str, inputs: list[str]) -> None:
         self._program, self._method = program, program.method(method)

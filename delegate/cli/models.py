@@ -46,7 +46,7 @@ def load_model(text: str, inputs: Sequence[str] = ()) -> ExportedProgram | Path:
         inputs: .npy files, the example inputs of a TorchScript file.
 
     Raises:
-        ExportError: there is no such file, module or function, or it returns no model; the remedy names a valid form.
+        ExportError: the file, module or function does not exist, or it returns no model; the remedy names a valid form.
         InputError: a file of inputs cannot be read.
     """
     path = Path(text)
@@ -100,7 +100,7 @@ def _convert(path: Path, inputs: Sequence[str]) -> ExportedProgram:
 
 
 def _check_file(path: Path) -> Path:
-    """Raise ExportError that describes a file if it is no exported program, without unpickling anything."""
+    """Raise ExportError that describes a file if it is not an exported program, without unpickling anything."""
     if not os.path.isfile(path):
         what = (
             "is a directory" if os.path.isdir(path) else "is not a file" if os.path.exists(path) else "does not exist"

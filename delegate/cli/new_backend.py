@@ -66,7 +66,7 @@ def new_backend(
 
 
 def _write(source: Traversable, target: Path, name: str) -> None:
-    """Write a folder of the skeleton, without those of other templates."""
+    """Write a folder of the skeleton, without the folders of other templates."""
     target.mkdir(parents=True, exist_ok=True)
     for item in source.iterdir():
         if item.name in ("__pycache__", "py.typed", *Template):

@@ -68,7 +68,7 @@ def _import(modules: Sequence[str]) -> None:
 
 
 def _summarize(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
-    """Print the number of operators of each kernel library and backend."""
+    """Print how many operators each kernel library and backend has."""
     kernels, backends = _counts(operators)
     rows = [(library, "kernel library", str(kernels[library])) for library in catalogue.libraries]
     rows += [(backend, "backend", str(backends[backend])) for backend in catalogue.backends]
@@ -92,7 +92,7 @@ def _list(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
 
 
 def _counts(operators: Sequence[OperatorFacts]) -> tuple[Counter[str], Counter[str]]:
-    """Return the number of operators of each kernel library, and of each backend."""
+    """Return how many operators each kernel library and each backend has."""
     kernels = Counter(kernel.library for facts in operators for kernel in facts.kernels)
     return kernels, Counter(backend for facts in operators for backend in facts.backends)
 

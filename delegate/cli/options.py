@@ -92,7 +92,7 @@ def import_modules(names: Sequence[str] | None) -> None:
     """Import the modules of `--import`, in order.
 
     Raises:
-        ExportError: there is no such module or function, or it fails.
+        ExportError: the module or function does not exist, or it fails.
     """
     for name in names or ():
         module_name, colon, function_name = name.partition(":")

@@ -109,7 +109,7 @@ def print_json(data: Any) -> None:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[int] = ()) -> None:
-    """Print a table with bold titles on a terminal; the arguments are those of `Table`."""
+    """Print a table with bold titles on a terminal; it takes the arguments of `Table`."""
     show(Table(tuple(header), tuple(map(tuple, rows)), frozenset(numbers)))
 
 

@@ -7,12 +7,12 @@ An entry point has the name of the command, and refers to a function as those in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from delegate.cli import output
 from delegate.cli.commands import PluginCommand, build_command
 from delegate.errors import ConfigError
-from delegate.plugins import BLOCK_VARIABLE, COMMANDS, Plugin, blocked_names, discover, is_blocked, one_line
+from delegate.plugins import COMMANDS, InstalledPlugin, Plugin, blocked_names, discover, import_plugin
 
 _ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}  # of a command that cannot be used
 
@@ -30,31 +30,31 @@ def find(name: str) -> Any:
     return build_command(name, *_function(name, claims), cls=PluginCommand)
 
 
+class CommandState(InstalledPlugin):
+    """The state of a command on this machine."""
+
+    noun: ClassVar[str] = "command"
+
+
 def _function(name: str, claims: tuple[Plugin, ...]) -> tuple[Callable[..., None], dict[str, bool]]:
     """Return the function of a command, and the settings of its context."""
-    plugin = claims[0]
-    if is_blocked(name, blocked_names()):
-        what = f"command {name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-        return _unusable(what, "remove it from this variable"), _ANY_ARGUMENTS
-    if len(claims) > 1:
-        owners = " and ".join(p.label for p in claims)
-        what = f"several distributions provide the command {name!r}: {owners}"
-        return _unusable(what, "uninstall all but one of them"), _ANY_ARGUMENTS
-    try:
+    state = CommandState.refused(claims, blocked_names())
+    if state is None:
         with output.results_only():
-            function = plugin.load()
-        if callable(function):
-            return function, {}
-        problem, cause = f"provides {type(function).__name__} at {plugin.value}, not a function", None
-    except (Exception, SystemExit) as error:
-        problem, cause = f"fails to import: {one_line(error)}", error
-    what = f"command {name!r} of {plugin.label} is broken: it {problem}"
-    return _unusable(what, f"update or uninstall {plugin.owner}", cause), _ANY_ARGUMENTS
+            function = import_plugin(CommandState, claims[0])
+        if not isinstance(function, CommandState):
+            if callable(function):
+                return function, {}
+            problem = f"provides {type(function).__name__} at {claims[0].value}, not a function"
+            function = CommandState.broken(claims[0], problem)
+        state = function
+    return _unusable(state), _ANY_ARGUMENTS
 
 
-def _unusable(what: str, remedy: str, cause: BaseException | None = None) -> Callable[[], NoReturn]:
+def _unusable(state: CommandState) -> Callable[[], NoReturn]:
     def fail() -> NoReturn:
-        raise ConfigError(what, remedy=remedy) from cause
+        state.require_ok(ConfigError)
+        raise AssertionError(state)
 
-    fail.__doc__ = f"Not usable: {what}."
+    fail.__doc__ = f"Not usable: {state.detail}."
     return fail

@@ -71,7 +71,7 @@ def report(
 
 
 def read_report(source: str, plan: PlanOptions) -> Report:
-    """Return the report of a saved program, or of the plan of a model.
+    """Return the report of a saved program, or of a model's plan.
 
     Raises ProgramError for a program without debug info, and the errors of `explain`.
     """
@@ -94,7 +94,7 @@ def _diagnosis(path: Path) -> Diagnosis:
 
 
 def _profile(source: str, repeat: int, inner: bool, trust_code: bool) -> Profile:
-    """Return the profile of calls of every method of a program on random inputs."""
+    """Return the profile of calls to every method of a program on random inputs."""
     with ExitStack() as stack:
         with output.working(f"loading {source}"):
             program = stack.enter_context(delegate.load(source, trust_code=trust_code))

@@ -204,7 +204,10 @@ def _without_backends(config: Config, source: Source) -> Iterator[ConfigError]:
 
 
 def _not_among(name: str, path: Path, source: Source, known: str, backends: Iterable[str]) -> ConfigError:
-    """Return the error for a name that is no backend of this configuration; `known` is the name without its alias."""
+    """Return the error for a name that is not a backend of this configuration.
+
+    `known` is the name without its alias.
+    """
     what = f"{dotted(path)}: {name!r} is not among the backends of this configuration"
     return ConfigError(what, where=source.where(path), remedy=did_you_mean(known, backends))
 

@@ -21,7 +21,7 @@ Place = tuple[int, int]  # line and column, from 1
 
 
 class NotPlain(ValueError):
-    """A text is no such YAML.
+    """A text is not such YAML.
 
     Args:
         what: is wrong.
@@ -166,7 +166,7 @@ class _Reader:
 
 
 def _until(events: Iterator[Any], end: type) -> Iterator[Any]:
-    """Yield the start events of the items of a collection; the caller reads the rest of each item."""
+    """Yield the start events of a collection's items; the caller reads the rest of each item."""
     return itertools.takewhile(lambda event: not isinstance(event, end), events)
 
 

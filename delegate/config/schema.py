@@ -55,5 +55,5 @@ def _choice(base: dict[str, Any], name: str, options: dict[str, Any]) -> dict[st
 
 
 def _instance(name: str) -> dict[str, Any]:
-    """Return the schema of the name of an instance of a backend."""
+    """Return the schema for the name of a backend instance."""
     return {"type": "string", "pattern": rf"^{re.escape(name)}{INSTANCE}\w[\w.-]*$"}

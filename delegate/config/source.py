@@ -48,7 +48,7 @@ def problems(error: ValidationError, model: type[BaseModel], source: Source, pre
 
 
 def sentences(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return the problems of a validation of values that are in no file, separated by semicolons."""
+    """Return the problems in validated values that are in no file, separated by semicolons."""
     return "; ".join(problem.what for problem in problems(error, model, Source({})))
 
 
@@ -105,7 +105,7 @@ def _alternatives(schema: Mapping[str, Any], root: Mapping[str, Any]) -> list[Ma
 
 
 def _inner(schema: Mapping[str, Any], part: str | int) -> Mapping[str, Any] | None:
-    """Return the schema of an item, or of the value of a key; None if it has none."""
+    """Return the schema of an item, or of a key's value; None if it has none."""
     others = schema.get("additionalProperties")  # False, or the schema of values whose keys are free
     inner: Mapping[str, Any] | None = (
         schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part, others or None)
@@ -174,7 +174,7 @@ def read_yaml(file: FilePath) -> Source:
 
 
 def require_mapping(source: Source, kind: str = "a configuration", remedy: str = "write at least `version: 1`") -> None:
-    """Raise ConfigError if the data of a source are no mapping."""
+    """Raise ConfigError if the data of a source are not a mapping."""
     if not isinstance(source.data, Mapping):
         what = f"{kind} is a mapping (key: value), not {type(source.data).__name__}"
         raise ConfigError(what, where=source.where(()), remedy=remedy)

@@ -1,4 +1,4 @@
-"""Estimates that are corrected by the measured seconds of the parts of programs."""
+"""Estimates that are corrected by the measured seconds of program parts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class CorrectedEstimates(Estimates):
     not measured in a place have the factor of all parts together: estimates err alike in all places.
 
     Args:
-        estimates: to correct.
-        backends: those of its places that a plan may use, besides kernels.
+        estimates: The estimates that are corrected.
+        backends: the places that a plan may use, besides kernels.
     """
 
     def __init__(self, estimates: Estimates, backends: Collection[str]) -> None:
@@ -46,7 +46,7 @@ class CorrectedEstimates(Estimates):
         self.profile = self.profile.with_place(place, replace(self.profile.rates(place), call=Rate(seconds)))
 
     def correct(self, place: str, nodes: Sequence[Node], seconds: float) -> None:
-        """Correct the estimates of the nodes of one part.
+        """Correct the estimates for the nodes of one part.
 
         Args:
             place: the backend of a partition, or "portable".

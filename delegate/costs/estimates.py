@@ -1,4 +1,4 @@
-"""Estimated seconds of the nodes of a graph on each place, and of the calls of partitions, by a machine's profile."""
+"""Estimated seconds of a graph's nodes on each place, and of partition calls, by a machine's profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Estimates:
     """The estimated seconds of nodes and calls. Quantities of a node are computed once.
 
     Args:
-        profile: of the machine.
+        profile: The machine's profile.
         places: those that a plan may use; None: all.
     """
 
@@ -33,7 +33,7 @@ class Estimates:
         """Return the seconds of a node.
 
         Args:
-            node: of an edge graph.
+            node: A node of an edge graph.
             place: the name of the backend in whose partition it is, or "portable".
         """
         return self.seconds(self.quantities(node), place)
@@ -56,7 +56,7 @@ class Estimates:
         return self.quantities(node).kind == VIEW
 
     def call(self, place: str, crossing: Iterable[Node]) -> float:
-        """Return the seconds of the call of a partition without its work.
+        """Return the seconds for calling a partition, without its work.
 
         Args:
             place: its backend.
@@ -70,7 +70,7 @@ class Estimates:
         return sum([self.node(node, place) for node in nodes]) + self.call(place, crossing)
 
     def nbytes(self, node: Node) -> int:
-        """Return the bytes of the results of a node."""
+        """Return the bytes of a node's results."""
         count = self._nbytes.get(node)
         if count is None:
             count = self._nbytes[node] = nbytes(node)
@@ -92,6 +92,6 @@ def crossing_values(members: Collection[Node]) -> list[Node]:
 
 
 def _rate(rates: PlaceRates, kind: str) -> Rate:
-    """Return the rate of a kind; of a kind that was not measured, that of the most similar one."""
+    """Return the rate of a kind; a kind that was not measured has the rate of the most similar one."""
     operators = rates.operators
     return operators.get(kind) or operators.get(LIKE.get(kind, "")) or operators[FUNCTION]

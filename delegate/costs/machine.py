@@ -37,8 +37,8 @@ def machine_profile(
     """Return the profile of this machine, and notes on places whose rates are not measured.
 
     Args:
-        identities: place -> a text of the versions of its libraries.
-        store: of earlier measurements. None: nothing is measured, and the rates are those that come with the package.
+        identities: place -> a text with the versions of its libraries.
+        store: Where earlier measurements are stored. None: nothing is measured, and the shipped rates hold.
         progress: called with a short text for each measurement; None: it is logged.
         again: places to measure although there are rates in the store, and although the machine is busy. The others
             then have the rates of the store, or those that come with the package.

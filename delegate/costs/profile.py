@@ -29,7 +29,7 @@ UNKNOWN = "other"  # the place whose rates stand for a backend that has none
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds of an operator, or of the call of a partition: `call + unit * units + byte * bytes`.
+    """Seconds of an operator, or of a partition's call: `call + unit * units + byte * bytes`.
 
     Args:
         call: seconds of each.
@@ -51,9 +51,9 @@ class PlaceRates:
     """The rates of one backend, or of the portable kernels.
 
     Args:
-        call: of the call of a partition without its work, and of each value and byte that goes in or out.
+        call: Seconds for calling a partition without its work, and for each value and byte that goes in or out.
         operators: kind -> the rate of one operator of a partition; see `delegate.costs.kinds`.
-        versions: of the libraries that were measured, by name.
+        versions: Library name -> the version that was measured.
         origin: "calibrated", or "shipped".
         compile: seconds that lowering takes for each node, roughly; not calibrated.
     """
@@ -67,7 +67,7 @@ class PlaceRates:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The rates of the places of one machine.
+    """The rates of one machine's places.
 
     Args:
         machine: its description; see `delegate.cache.runtime.environment.machine`.
@@ -78,7 +78,7 @@ class Profile:
     places: Mapping[str, PlaceRates]
 
     def rates(self, place: str) -> PlaceRates:
-        """Return the rates of a place; for an unknown one, those of a common library."""
+        """Return the rates of a place; an unknown place has the rates of a common library."""
         return self.places.get(place) or self.places[UNKNOWN]
 
     def with_place(self, name: str, rates: PlaceRates) -> Profile:
@@ -92,7 +92,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, source: str, where: str = "") -> Profile:
-        """Return the profile of a text of `to_json`; raises PartitionError for another one.
+        """Return the profile in a text from `to_json`; raises PartitionError for another one.
 
         `where` is for the message.
         """
@@ -118,7 +118,7 @@ class Profile:
 
 @cache
 def shipped() -> Profile:
-    """Return the profile that comes with the package: of a server of 2025 with AVX-512 and two threads."""
+    """Return the profile that comes with the package: of a 2025 server with AVX-512 and two threads."""
     source = files(__package__).joinpath(_FILE)
     return Profile.from_json(source.read_text("utf-8"), _FILE)
 
@@ -144,7 +144,7 @@ def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:
 
 
 def _rate(data: Mapping[str, Any], subject: str) -> Rate:
-    """Return a rate; raises ValueError, with its subject, for numbers that are no seconds."""
+    """Return a rate; raises ValueError, with its subject, for numbers that are not seconds."""
     try:
         rate = Rate(amount(data, "call"), amount(data, "unit"), amount(data, "byte"))
         if max(rate.call, rate.unit, rate.byte) > _MOST:

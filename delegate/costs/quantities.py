@@ -65,8 +65,8 @@ def quantities_of(node: Node, nbytes: Callable[[Node], int]) -> Quantities:
     """Return what the seconds of a node depend on.
 
     Args:
-        node: of an edge graph.
-        nbytes: returns the bytes of the results of a node.
+        node: A node of an edge graph.
+        nbytes: returns the bytes of a node's results.
     """
     if not is_compute(node) or isinstance(node.target, HigherOrderOperator):
         return FREE

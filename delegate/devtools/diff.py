@@ -55,7 +55,7 @@ class ProgramDifferences:
 
         Args:
             most: differences of a section.
-            width: of a line. A longer difference has its values below its name. None: no limit.
+            width: The greatest width of a line. A longer difference has its values below its name. None: no limit.
         """
         if not self.sections:
             yield "the programs are equal"

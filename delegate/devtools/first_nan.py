@@ -10,6 +10,7 @@ import numpy as np
 
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
+from delegate.program.instructions import describe_operator, source_of
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.loaded import LoadedProgram
@@ -44,7 +45,7 @@ class _FirstNan(StepWatch):
     def watched(
         self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
-        """Return the steps of an instruction; those of kernels and delegates are observed."""
+        """Return the steps of an instruction, in which kernels and delegates are observed."""
         run = partial(self._run, program, method, call)
         return [WrappedStep(s, partial(run, s)) if isinstance(s, KernelStep | DelegateStep) else s for s in steps]
 
@@ -69,6 +70,5 @@ def _describe(program: Program, method: Method, call: Instruction) -> str:
         spec = program.delegates[call.delegate]
         return f"partition {spec.name} on {spec.backend}"
     assert isinstance(call, KernelCall)
-    line = method.sources[call.source] if call.source >= 0 else ""
     name = method.values[call.outputs[0]].name
-    return f"{program.operators[call.operator]} ({name}){f' at {line}' if line else ''}"
+    return describe_operator(program.operators[call.operator], name, source_of(method, call))

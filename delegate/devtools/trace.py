@@ -90,7 +90,7 @@ class Trace:
                 program(x)
 
     Args:
-        path: of the file.
+        path: Where the file is written.
 
     Raises:
         InputError: the file cannot be written.
@@ -174,7 +174,7 @@ class Trace:
             self._add_counter("resident memory", event, {"bytes": resident})
 
     def _write_runs(self) -> None:
-        """Write the collected runs of instructions. As text, because this takes a tenth of the time of `_write`."""
+        """Write the collected instruction runs as text, because this takes a tenth of the time of `_write`."""
         zero, take, add = self._zero, self._runs.popleft, self._unwritten.append
         ns, last = _NANOSECONDS, None
         for _ in range(len(self._runs)):  # other threads may add more meanwhile
@@ -226,7 +226,7 @@ class Trace:
         return int(os.pread(self._statm.fileno(), 64, 0).split()[1]) * mmap.PAGESIZE  # without opening it again
 
     def _track(self, thread: _Thread, name: str) -> int:
-        """Return the number of a track of a thread; write its name if it is new."""
+        """Return the number of a thread's track; write its name if it is new."""
         tracks = thread.tracks
         if name not in tracks:
             self._last_track = tracks[name] = number = self._last_track + 1

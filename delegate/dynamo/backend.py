@@ -117,7 +117,7 @@ def compile_graph(
     Args:
         module: the captured graph.
         example_inputs: the inputs of the graph, with parameters and buffers.
-        mode: must be None; there are no modes.
+        mode: must be None, since modes do not exist.
         options: see `CompileOptions`.
 
     Raises:
@@ -202,7 +202,7 @@ def _lower_graph(
 
     Args:
         settings: the options.
-        patterns: of modules and nodes; the graph is added.
+        patterns: Patterns of modules and nodes; the graph is added.
         module: the graph.
         constants: the inputs to compile in, by their positions.
         inputs: the inputs of the first call, for calibration, accuracy checks and measurements; () if unknown.

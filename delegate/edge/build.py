@@ -135,7 +135,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def raw_bytes(value: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the row-major bytes of a tensor of any dtype, without a copy if its memory is row-major."""
+    """Return the row-major bytes of a tensor in any dtype, without a copy if its memory is row-major."""
     if value._is_zerotensor():  # torch's zeros without memory, which gradients may be
         value = torch.zeros_like(value)
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
@@ -181,7 +181,7 @@ def with_inputs(
     Args:
         ep: the original program, of the same outputs.
         module: its new graph.
-        specs: of the placeholders of the new graph, in order.
+        specs: Specs of the new graph's placeholders, in order.
         added: name of a parameter, buffer or constant -> its tensor.
         removed: names of those that the program has no more.
     """

@@ -55,7 +55,7 @@ def cached_attention(
     Args:
         query: (batch, heads, length, channels).
         keys, values: the cache, (conversations, groups, capacity, channels): each group serves heads / groups
-            adjacent heads. The dtype is that of the query, float16, bfloat16, or int8 with scales.
+            adjacent heads. The dtype is the query's dtype, float16, bfloat16, or int8 with scales.
         positions: int64 (batch, length): the position of each query in its conversation.
         rows: int64 (batch): the conversation of each row of the batch; None: row i is conversation i.
         key_scales, value_scales: (conversations, groups, capacity): factors of int8 entries.

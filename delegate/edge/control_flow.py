@@ -48,7 +48,7 @@ def control_flow(node: Node) -> ControlFlow | None:
 def prefixes_of_bodies(module: GraphModule, prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each control-flow node by its name, with the prefixes of the nodes in its bodies, also for those in bodies.
 
-    A prefix is that of `NodeReport.name`, e.g. "true_graph_0."; the order is that of `ControlFlow.graphs`.
+    Prefixes are as in `NodeReport.name`, e.g. "true_graph_0.", in the order of `ControlFlow.graphs`.
     """
     for node in module.graph.nodes:
         if (flow := control_flow(node)) is not None:

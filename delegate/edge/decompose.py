@@ -58,7 +58,7 @@ def _read_torch_decompositions(_: int) -> Table:
 
 @functools.cache
 def core_decompositions(preserve_ops: Set[str] = frozenset()) -> Table:
-    """Return torch's decompositions to core ATen, without those of preserved operators."""
+    """Return torch's decompositions to core ATen, leaving out preserved operators."""
     table = _override_decompositions(dict(_torch_decompositions()))
     return {op: how for op, how in table.items() if str(op) not in preserve_ops}
 
@@ -173,9 +173,9 @@ class Decomposer:
 
 @contextlib.contextmanager
 def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
-    """Return a context without guards, so that a comparison in a composite is no assumption of all calls.
+    """Return a context without guards, so that a comparison in a composite is not an assumption of all calls.
 
-    A guard is no error, either, if a backend decomposes during a support check; see
+    A guard is not an error, either, if a backend decomposes during a support check; see
     `delegate.backends.selected.sizes_open`.
     """
     known = None if mode is None else mode.shape_env
@@ -191,7 +191,7 @@ def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
 
 
 class _Call:
-    """A node's operator as a function of the values of the nodes in its arguments."""
+    """A node's operator as a function of the values that the nodes in its arguments have."""
 
     def __init__(self, node: Node, leaves: list[Node]) -> None:
         self._node, self._leaves = node, leaves

@@ -1,6 +1,6 @@
 """Functionalisation: in-place operators become pure ones, and every later use of the memory reads the new value.
 
-Each tensor is a chain of views of a root, the tensor that owns the memory. A write computes a new value of the root by
+Each tensor is a chain of views on a root, the tensor that owns the memory. A write computes a new value of the root by
 the inverses of the views. An alias is computed again from the root when it is next used. Before, regions that only set
 torch's own modes are inlined, and operators with several views become one view for each result.
 """
@@ -150,7 +150,7 @@ class _Root:
 
 @dataclass(slots=True)
 class _Alias:
-    """A tensor in memory: its base tensor (None if it is no view), and its value at a version."""
+    """A tensor in memory: its base tensor (None if it is not a view), and its value at a version."""
 
     root: _Root
     parent: Node | None
@@ -185,7 +185,7 @@ def pure_form(op: OpOverload) -> OpOverload | None:
     """Return the pure operator that computes what an in-place one writes: its name has no underscore.
 
     It has the same arguments. They may be in another order, or have other names in the same order. Overloads may have
-    other names: pow_.Scalar is pow.Tensor_Scalar. Return None if there is no such operator. Return None, too, if the
+    other names: pow_.Scalar is pow.Tensor_Scalar. Return None if the operator does not exist. Return None, too, if the
     operator changes the shape or the strides of its argument, not its elements.
     """
     namespace, name = op._schema.name.split("::")
@@ -245,7 +245,7 @@ class _Functionalizer:
         self._aliases[node] = _Alias(root, source, node, root.version)
 
     def _value(self, node: Node) -> Node:
-        """Return the node that holds the current value of a tensor of the original graph."""
+        """Return the node that holds the current value of a tensor in the original graph."""
         alias = self._aliases[node]
         if alias.version != alias.root.version:
             if alias.parent is None:

@@ -67,7 +67,7 @@ def is_random(root: GraphModule) -> bool:
 def described(root: GraphModule) -> bytes:
     """Return a graph and its bodies as text: a line per node, with its operator, arguments, shapes and dtypes.
 
-    Equal graphs have equal texts, regardless of the values of their weights.
+    Equal graphs have equal texts, regardless of their weights' values.
     """
     lines = []
     for module in graph_modules(root):

@@ -49,7 +49,7 @@ def digests_of(constants: Iterable[torch.Tensor]) -> dict[int, tuple[Any, ...]]:
 def fingerprints(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str, str]]:
     """Return checksums by method: of each parameter, buffer and constant by its name, and of the graph by "".
 
-    Tensors whose bytes are unknown, such as those of subclasses, have none.
+    Tensors whose bytes are unknown, such as tensors of a subclass, have none.
     """
     known: dict[int, str] = {}  # methods may share weights
 
@@ -185,7 +185,7 @@ def _argument(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return the text of a leaf of the arguments, an operator or a function."""
+    """Return the text for a leaf of the arguments, an operator or a function."""
     match value:
         case Node():
             text = value.name

@@ -1,6 +1,6 @@
 """Products with matrices of low rank that each conversation has for itself, as LoRA adapters are: a preserved operator.
 
-The kernel reads the matrices in place. Core ATen would copy those of each token.
+The kernel reads the matrices in place, where core ATen would copy the matrices of each token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Properties of a node of an edge graph: operator, names, tensors, shapes, dtypes, arguments, sizes, source line."""
+"""Properties of a node in an edge graph: operator, names, tensors, shapes, dtypes, arguments, sizes, source line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def overload(node: Node) -> OpOverload | None:
     """Return the operator that a node calls; None for control flow, getitem and arithmetic.
 
     A custom operator that writes to its arguments is called through torch's `auto_functionalized`. The results of such
-    a node are those of the operator (None without results), then the new values of the written arguments.
+    a node are the results of the operator (None without results), then the new values of the written arguments.
     """
     target = node.args[0] if node.target is auto_functionalized else node.target
     return target if isinstance(target, OpOverload) else None
@@ -100,7 +100,7 @@ def symbolic_numbers(value: Any) -> list[Any]:
 
 
 def introduced_symbols(node: Node) -> set[Any]:
-    """Return the symbols of sizes that depend on data, and are not among those of the node's inputs."""
+    """Return the symbols of sizes that depend on data, and that the node's inputs do not have."""
     known = symbolic_numbers([source.meta.get(META_VALUE) for source in node.all_input_nodes])
     own = symbolic_numbers(node.meta.get(META_VALUE))
     new = set[Any]().union(*(free_unbacked_symbols(number) for number in own))
@@ -137,13 +137,13 @@ def size(number: Any) -> int:
 
 
 def elements(value: torch.Tensor) -> int:
-    """Return the number of elements of a fake tensor, with each symbolic size as `size` returns it."""
+    """Return the number of elements in a fake tensor, with each symbolic size as `size` returns it."""
     count = value.numel()
     return count if type(count) is int else math.prod(size(s) for s in value.shape)
 
 
 def nbytes(node: Node) -> int:
-    """Return the number of bytes of all tensors among a node's results."""
+    """Return the number of bytes in all tensors among a node's results."""
     return sum(elements(t) * t.element_size() for t in tensors(node))
 
 
@@ -257,7 +257,7 @@ ELEMENTS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"}) 
 
 
 def read_elements(number: Any) -> Iterator[Node]:
-    """Yield the nodes of elements of tensors from which a number is computed, besides sizes and numbers of inputs."""
+    """Yield the nodes of tensor elements from which a number is computed, besides sizes and input numbers."""
     unseen, seen = [number], set()
     while unseen:
         node = unseen.pop()

@@ -1,7 +1,7 @@
 """Data-dependent sizes of 0 and 1, which the shape function of an operator may exclude.
 
 torch treats sizes of 0 and 1 differently when it traces. So some operators, such as nms of torchvision, return a size
-whose minimum is 2: the default of `create_unbacked_symint`. It is no property of the data, so these sizes start at 0
+whose minimum is 2: the default of `create_unbacked_symint`. It is not a property of the data, so these sizes start at 0
 here. A minimum that the model sets by `torch._check` stays.
 """
 
@@ -40,7 +40,7 @@ def open_sizes(graph: Graph, ranges: Ranges) -> tuple[Ranges, tuple[str, ...]]:
     min(u, 1) if u is 2 or more.
 
     Args:
-        graph: of a program.
+        graph: A program's graph.
         ranges: its range constraints.
 
     Returns:

@@ -35,7 +35,7 @@ _VIEWS = frozenset(
 
 @functools.cache
 def _table() -> Table:
-    """Return torch's decompositions of ATen to Prims, without those of views."""
+    """Return torch's decompositions of ATen to Prims, leaving out views."""
     return {
         op: how
         for op, how in decomposition_table.items()

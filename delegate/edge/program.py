@@ -52,9 +52,9 @@ class EdgeProgram:
         range_constraints: sympy symbol -> torch's ValueRanges.
         guards: assumptions of the export on sizes, beyond their ranges: conditions on inputs as torch's text, and
             symbolic truth values.
-        preserved: the compound operators that were preserved at any time, also those of nodes that a pass removed.
+        preserved: the compound operators that were preserved at any time, also for nodes that a pass removed.
         decompositions: the compound nodes that were decomposed later, in rounds.
-        notes: for people, on the export.
+        notes: Notes about the export, for people.
     """
 
     name: str

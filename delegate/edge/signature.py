@@ -29,7 +29,7 @@ _REFUSED_OUTPUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The signature of one method; the fields are those of `EdgeProgram`.
+    """The signature of one method, with the fields of `EdgeProgram`.
 
     Args:
         outputs: positions, in the exported program's results, of the user outputs, then of the new values of
@@ -82,7 +82,7 @@ def read_signature(ep: ExportedProgram) -> Signature:
     """Read the signature of a program, without its effect tokens.
 
     Raises:
-        ExportError: for inputs and outputs that an inference program cannot have.
+        ExportError: The inputs or outputs are some that an inference program cannot have.
     """
     inputs: list[EdgeInput] = []
     constants: dict[str, torch.Tensor] = {}

@@ -52,7 +52,7 @@ def export(module: torch.nn.Module | str | os.PathLike[str], inputs: tuple[Any, 
         inputs: example arguments, by position.
 
     Raises:
-        ExportError: the object is no module, the inputs are no tuple, or torch cannot export the module.
+        ExportError: the object is not a module, the inputs are not a tuple, or torch cannot export the module.
     """
     return export_module(_module(module), inputs, _name(module))
 
@@ -203,7 +203,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
         name: name of the module, for messages.
 
     Raises:
-        ExportError: the inputs are no tuple, or torch cannot export the module.
+        ExportError: the inputs are not a tuple, or torch cannot export the module.
     """
     if not isinstance(inputs, tuple):
         raise ExportError(
@@ -343,7 +343,7 @@ def _refusal(error: Exception, name: str, converter: TS2EPConverter | None) -> E
 
 
 def _lines(converter: TS2EPConverter, kind: str) -> list[str]:
-    """Return the source lines of the nodes of a kind, e.g. "model.py, line 12"."""
+    """Return the source lines of the nodes of one kind, e.g. "model.py, line 12"."""
     graph: Any = converter.ts_graph
     ranges = (node.sourceRange() for node in graph.findAllNodes(kind))
     matches = (re.search(r'File "(.*?)", line (\d+)', text) for text in ranges)

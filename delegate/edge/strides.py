@@ -128,7 +128,7 @@ def _scatter(node: Node) -> None:
 
 
 def _offset(owner: Node, named: dict[str, Any]) -> Any:
-    """Return the offset from the owner's first element. None among the arguments stands for that of the view."""
+    """Return the offset from the owner's first element. None among the arguments stands for the view's offset."""
     offset, begin = named["storage_offset"], tensor(owner).storage_offset()
     if offset is None:
         offset = tensor(named["self"]).storage_offset()

@@ -1,4 +1,4 @@
-"""Plain tensors in place of subclasses of Tensor, e.g. the quantized weights of torchao's `quantize_`.
+"""Plain tensors in place of Tensor subclasses, e.g. the quantized weights of torchao's `quantize_`.
 
 torch.export unpacks a subclass once, by one operator for each of its inner tensors. These operators become inputs, so
 that the program is not traced again.
@@ -55,7 +55,7 @@ def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
 
 
 def _is_unpacked(node: Node) -> bool:
-    """Return if only unpacking reads a subclass, and what is unpacked is no subclass that others read."""
+    """Return if only unpacking reads a subclass, and what is unpacked is not a subclass that others read."""
     return all(
         user.target is UNPACK and (not is_traceable_wrapper_subclass(user.meta["val"]) or _is_unpacked(user))
         for user in node.users

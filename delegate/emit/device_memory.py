@@ -169,9 +169,10 @@ def with_device_copies(report: Report, program: Program, lowered: Iterable[Lower
     """Add the copies of every partition on a device to the report; the first partition counts shared copies.
 
     Args:
-        report: of the program.
+        report: The program's report.
         program: emitted.
-        lowered: the methods of the program, for the tensors of partitions; dynamic sizes are those of the export.
+        lowered: the methods of the program, for the tensors of partitions; dynamic sizes have their values in the
+            export.
     """
     if not program.spaces:
         return report

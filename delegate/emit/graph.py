@@ -74,7 +74,7 @@ class GraphEmitter:
     """An emitter of a graph's nodes as instructions, in order.
 
     Args:
-        tables: of the method.
+        tables: The method's tables of values and instructions.
         delegates: the lowered partitions, by name.
         placed: returns the index of a placeholder's value when it is first used.
         reads_data: True if sizes and numbers may depend on data, False inside control flow.
@@ -373,7 +373,7 @@ class GraphEmitter:
         Without such an overload, the runtime reads the numbers from tensors between two stages of the method.
 
         Raises:
-            LoweringError: there is no such overload, and the node is inside control flow, which has no stages.
+            LoweringError: the overload does not exist, and the node is inside control flow, which has no stages.
         """
         target = node.target
         assert isinstance(target, OpOverload)

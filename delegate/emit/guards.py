@@ -61,7 +61,7 @@ def guards(
     Args:
         conditions: texts, or symbolic truth values.
         inputs: name -> the fake tensor or the symbolic integer; any other object for a constant of the export.
-        symbols: of the method, complete.
+        symbols: The method's symbols, complete.
         warn: called with a sentence for each condition that cannot be expressed.
     """
     seen: set[Expr] = set()

@@ -83,7 +83,7 @@ def emit(
 def _fallbacks(
     methods: Iterable[LoweredProgram], shared: SharedTables, kernels: Kernels, keep: Mapping[str, bool]
 ) -> list[Method]:
-    """Return the fallback methods of the delegates of these backends; set them in the delegates' specs."""
+    """Return the fallback methods for the delegates of these backends; set them in the delegates' specs."""
     regions = {name: (d.region, m.program.range_constraints) for m in methods for name, d in m.delegates.items()}
     fallbacks: list[Method] = []
     for number, spec in enumerate(shared.delegates):
@@ -117,8 +117,8 @@ def emit_fallback(region: Region, ranges: Mapping[Any, Any], shared: SharedTable
 
     Args:
         region: not changed.
-        ranges: torch's range constraints of the program of the region.
-        shared: of the program; the fallback shares constants with its methods.
+        ranges: torch's range constraints of the region's program.
+        shared: What the program's methods share; the fallback shares constants with them.
         kernels: that run the fallback. Compound operators without a kernel are decomposed.
 
     Raises:

@@ -57,7 +57,7 @@ _UNARY: dict[Any, Op] = {
 
 
 class MethodSymbols:
-    """The symbols of a method: first those of its inputs; symbols from data are added when they are computed.
+    """The symbols of a method: first the symbols of its inputs; symbols from data are added when they are computed.
 
     A symbol that is a size by itself is that size. A symbol that only occurs as a * s + b is solved: the size becomes
     the program's symbol, and s is (size - b) // a. The check of the input's shape proves that the division is exact. A
@@ -67,7 +67,7 @@ class MethodSymbols:
     Args:
         inputs: the fake tensor of each input, or the symbolic integer of a number; None for a literal.
         ranges: torch's range constraints.
-        names: of the inputs, for the names of symbols that have none.
+        names: Input names, from which symbols without a name get theirs.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ def _dtype(value: torch.Tensor, name: str) -> DType:
 
 
 class Tables:
-    """The tables of one method; its own graph and those of its control flow share them.
+    """The tables of one method, which its own graph and the graphs of its control flow share.
 
     Args:
         symbols: the symbolic numbers of the method.

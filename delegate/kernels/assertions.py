@@ -39,8 +39,8 @@ def require_numbers(numbers: Sequence[Array | float], condition: str, message: s
 
     Args:
         numbers: numbers, and arrays of one element.
-        condition: in postfix notation, for example "n0 2 mod 0 eq": the first number is even.
-        message: of the error.
+        condition: A condition in postfix notation, for example "n0 2 mod 0 eq": the first number is even.
+        message: The error's message.
     """
     values = [n.item() if isinstance(n, np.ndarray) else n for n in numbers]
     if not _compiled(condition)(values):

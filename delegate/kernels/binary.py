@@ -81,7 +81,7 @@ for _name, _ufunc in _SCALING.items():
 
 
 def _remainder(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
-    """Compute remainders; those of float32 in float64, because NumPy's C library takes 20 ns per element."""
+    """Compute remainders; float32 is computed in float64, because NumPy's C library takes 20 ns per element."""
     if out.dtype == np.float32 and out.size >= _MIN_SIZE and _write_remainder(ufunc, a, b, out):
         return
     if ufunc is np.fmod or out.dtype.kind != "f":

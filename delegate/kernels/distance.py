@@ -68,7 +68,7 @@ def pdist(x: Array, p: float, *, out: Array) -> None:
 
 
 def _compute_norms(difference: Array, p: float, out: Array) -> None:
-    """Compute the p-norms of the rows of a difference (N, M), which is overwritten."""
+    """Compute the p-norms of a difference's rows (N, M), which is overwritten."""
     if p == 2:
         np.sqrt(np.einsum("nm,nm->n", difference, difference, out=out), out=out)
         return

@@ -34,8 +34,8 @@ def embedding_bag(
 ) -> None:
     """Reduce the rows of weight (rows, width) at indices (n) to (bags, width); offsets (bags) start the bags.
 
-    The other results are those of torch on the CPU: the bag of every index, the size of every bag, and the index of
-    each maximum. Results that torch leaves empty stay empty. Indices equal to padding_idx do not count.
+    The other results are as torch returns them on the CPU: the bag of every index, the size of every bag, and the index
+    of each maximum. Results that torch leaves empty stay empty. Indices equal to padding_idx do not count.
     """
     result, bag_of, sizes, winners = out
     bounds = np.append(offsets[: len(result)], len(indices))

@@ -40,14 +40,14 @@ def _add_at(out: Array, index: Array, source: Array) -> None:
 
 
 def add_segments(out: Array, targets: Array, source: Array, rows: Array, starts: Array, counts: Array) -> None:
-    """Add sums of rows of the source to rows of `out`.
+    """Add sums over rows of the source to rows of `out`.
 
     Args:
         out: (any, width).
         targets: (sums) distinct rows of `out`.
         source: (any, width).
-        rows: (n) rows of the source; those of one sum are consecutive.
-        starts, counts: (sums) the start in `rows` and the number of rows of each sum.
+        rows: (n) rows of the source; the rows of one sum are consecutive.
+        starts, counts: (sums) the start in `rows` and the number of rows in each sum.
     """
     long = counts > _LONG
     for sum_ in np.flatnonzero(long):
@@ -274,7 +274,7 @@ _UFUNCS = {
 
 @lru_cache(maxsize=256)
 def _offsets(shape: tuple[int, ...], size: tuple[int, ...], axis: int) -> Array:
-    """Return offsets in a row-major array of `size` for the elements of an index of `shape`, without its own axis."""
+    """Return offsets in a row-major array of `size` for the elements of an index with `shape`, without its own axis."""
     total = np.zeros([1] * len(shape), np.int64)
     for d, count in enumerate(shape):
         if d != axis and count > 1:

@@ -202,8 +202,8 @@ def _sum_slices(x: Array, places: Array, weights: Array, axis: int) -> Array:
 def nearest(rank: int, offset: float, x: Array, size: Any, *scales: Any, out: Array) -> None:
     """Resize x (N, C, *spatial); every output copies the input at (output + offset) times the ratio of the sizes.
 
-    The rounding is that of torch, which has two codes: the one for small planes computes in float32 throughout, and
-    ignores a scale if sizes stay or double.
+    The results are rounded as torch does, which has two codes: the one for small planes computes in float32 throughout,
+    and ignores a scale if sizes stay or double.
     """
     is_small = rank == 2 and sum(out.shape[-2:]) <= _SMALL_PLANE
     dtype = np.float64 if x.dtype == np.float64 and not is_small else np.float32
@@ -388,7 +388,7 @@ def _sum_planes(image: Array, index: Array, weight: Array, out: Array) -> None:
 def _sum_images(x: Array, index: Array, weight: Array, out: Array) -> None:
     """Sum the weighted pixels of several images: index and weight (taps, N, points) -> out (N, C, points).
 
-    x is (N, C, *size). The points of a block of images form one long axis.
+    x is (N, C, *size). The points of an image block form one long axis.
     """
     size, channels, points = math.prod(x.shape[2:]), x.shape[1], out.shape[2]
     for rows in row_blocks(len(out), channels * len(index) * points):

@@ -1,29 +1,27 @@
-"""Kernel libraries: the project's own and those of plugins, their order of preference, and their loading on demand."""
+"""Kernel libraries: the project's own and the plugins', their order of preference, and their loading on demand."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from delegate.cache.runtime.environment import code_of, files_of
 from delegate.errors import KernelError, did_you_mean
 from delegate.kernels.table import Kernel, KernelTable
 from delegate.plugins import (
     BLOCK_VARIABLE,
-    KERNELS,
     OWN,
     PORTABLE,
+    Discovered,
+    InstalledPlugin,
     Plugin,
     PluginState,
-    discover,
-    full_traceback,
+    import_plugin,
     in_known_spelling,
     is_blocked,
-    misnamed,
-    one_line,
     refusal,
 )
 
@@ -34,32 +32,54 @@ _PACKAGES = frozenset({"torchvision", "transformers"})
 
 
 @dataclass(frozen=True, slots=True)
-class KernelLibrary:
+class KernelLibrary(InstalledPlugin):
     """A kernel library as installed on this machine.
 
     Args:
-        name: the name of its entry point.
-        state: ok, broken, blocked, or unavailable if the module that it needs is absent.
-        owner, version: the distribution that declares it.
         table: its kernels; None if it is not ok, or is on demand and not requested.
         overrides: operators of the project's own library that it replaces, at least for some dtypes.
-        detail: one sentence on why it is not ok; "" if it is ok.
-        error: the exception of a broken library.
     """
 
-    name: str
-    state: PluginState
-    owner: str
-    version: str
+    noun: ClassVar[str] = "kernel library"
+
     table: KernelTable | None = None
     overrides: tuple[str, ...] = ()
-    detail: str = ""
-    error: BaseException | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def traceback(self) -> str:
-        """The traceback of a broken library as Python prints it; "" for others."""
-        return full_traceback(self.error)
+    @classmethod
+    def find(cls, claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
+        """Import the library that these plugins of one name provide; its state and detail report problems."""
+        name = claims[0].name
+        if refused := cls.refused(claims, () if name == PORTABLE else blocked):
+            return refused
+        table = import_plugin(cls, claims[0], KernelTable, name_of="library")
+        if isinstance(table, KernelTable):
+            return cls.of(claims[0], table=table)
+        state: KernelLibrary = table
+        is_absent = isinstance(state.error, ModuleNotFoundError) and state.error.name == _ON_DEMAND.get(name, "")
+        return cls.unavailable(claims[0]) if is_absent else state
+
+    @classmethod
+    def find_on_demand(cls, plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
+        """Return the entry of an on-demand library, without an import of it."""
+        name = plugin.name
+        if is_blocked(name, blocked):
+            return cls.blocked(plugin)
+        if name in _PACKAGES:
+            return cls.of(plugin, detail=f"{name} is used if a program has operators of {name}")
+        if importlib.util.find_spec(_ON_DEMAND[name]) is None:
+            return cls.unavailable(plugin)
+        return cls.of(plugin, detail=f"{name} is used only if it is requested: kernels=[{name!r}]")
+
+    @classmethod
+    def unavailable(cls, plugin: Plugin) -> KernelLibrary:
+        """Return an on-demand library whose module is absent."""
+        module = _ON_DEMAND[plugin.name]
+        return cls.of(
+            plugin,
+            PluginState.UNAVAILABLE,
+            detail=f"kernel library {plugin.name!r} needs {module}, which is not installed",
+            remedy=f"pip install {module}, or leave it out of the kernel libraries",
+        )
 
 
 def _order_by_default(libraries: Iterable[KernelLibrary]) -> tuple[KernelLibrary, ...]:
@@ -116,71 +136,9 @@ def _require_table(name: str, known: Collection[str], library: Callable[[str], K
     if name not in known:
         raise KernelError(f"no kernel library is named {name!r}", remedy=did_you_mean(name, known))
     loaded = library(name)
-    if loaded.table is None:
-        raise KernelError(loaded.detail, remedy=_remedy(loaded)) from loaded.error
+    loaded.require_ok(KernelError)
+    assert loaded.table is not None
     return loaded.table
-
-
-def _remedy(library: KernelLibrary) -> str:
-    if library.state is PluginState.UNAVAILABLE:
-        return f"pip install {_ON_DEMAND[library.name]}, or leave it out of the kernel libraries"
-    if library.state is PluginState.BLOCKED:
-        return "remove it from that variable"
-    return f"`delegate backends` lists the libraries; update or uninstall {library.owner}"
-
-
-def _on_demand(plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
-    """Return the entry of an on-demand library, without an import of it."""
-    if is_blocked(plugin.name, blocked):
-        return _blocked(plugin)
-    if plugin.name in _PACKAGES:
-        detail = f"{plugin.name} is used if a program has operators of {plugin.name}"
-        return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, detail=detail)
-    if importlib.util.find_spec(_ON_DEMAND[plugin.name]) is None:
-        return _unavailable(plugin)
-    detail = f"{plugin.name} is used only if it is requested: kernels=[{plugin.name!r}]"
-    return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, detail=detail)
-
-
-def _unavailable(plugin: Plugin) -> KernelLibrary:
-    detail = f"kernel library {plugin.name!r} needs {_ON_DEMAND[plugin.name]}, which is not installed"
-    return KernelLibrary(plugin.name, PluginState.UNAVAILABLE, plugin.owner, plugin.version, detail=detail)
-
-
-def _load_library(claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
-    """Import the library that these plugins of one name provide; its state and detail report problems."""
-    plugin = claims[0]
-    name = plugin.name
-    if is_blocked(name, blocked) and name != PORTABLE:
-        return _blocked(plugin)
-    if len(claims) > 1:
-        owners = " and ".join(p.label for p in claims)
-        detail = f"several distributions claim the kernel library {name!r}: {owners}"
-        return KernelLibrary(name, PluginState.BROKEN, owners, "", detail=detail)
-    try:
-        table = plugin.load()
-    except (Exception, SystemExit) as error:
-        absent = isinstance(error, ModuleNotFoundError) and error.name == _ON_DEMAND.get(name, "")
-        return _unavailable(plugin) if absent else _broken(plugin, f"fails to import: {one_line(error)}", error)
-    return _check_table(plugin, table)
-
-
-def _check_table(plugin: Plugin, table: object) -> KernelLibrary:
-    if not isinstance(table, KernelTable):
-        return _broken(plugin, f"has a {type(table).__name__} at {plugin.value}, not a KernelTable")
-    if table.library != plugin.name:
-        return _broken(plugin, misnamed(plugin, table.library))
-    return KernelLibrary(plugin.name, PluginState.OK, plugin.owner, plugin.version, table)
-
-
-def _blocked(plugin: Plugin) -> KernelLibrary:
-    detail = f"kernel library {plugin.name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-    return KernelLibrary(plugin.name, PluginState.BLOCKED, plugin.owner, plugin.version, detail=detail)
-
-
-def _broken(plugin: Plugin, problem: str, error: BaseException | None = None) -> KernelLibrary:
-    detail = f"kernel library {plugin.name!r} of {plugin.label} is broken: it {problem}"
-    return KernelLibrary(plugin.name, PluginState.BROKEN, plugin.owner, plugin.version, detail=detail, error=error)
 
 
 def _refuse_conflicts(libraries: Iterable[KernelLibrary]) -> None:
@@ -212,12 +170,13 @@ class InstalledKernels:
     """The installed kernel libraries by the names of their entry points.
 
     Args:
+        discovered: the plugins of the group.
         blocked: patterns of names that must not be used.
         warn: called with the subject of a warning, which is reported once, and a sentence.
     """
 
-    def __init__(self, blocked: Collection[str], warn: Callable[[str, str], None]) -> None:
-        self._blocked, self._warn = blocked, warn
+    def __init__(self, discovered: Discovered, blocked: Collection[str], warn: Callable[[str, str], None]) -> None:
+        self._discovered, self._blocked, self._warn = discovered, blocked, warn
         self._loaded: dict[str, KernelLibrary] = {}
 
     @cached_property
@@ -229,7 +188,7 @@ class InstalledKernels:
         demanded = _PACKAGES.union(_ON_DEMAND)
         by_default = _order_by_default(self._library(name) for name in self._plugins if name not in demanded)
         named = [claims[0] for name, claims in self._plugins.items() if name in demanded]
-        return (*by_default, *(_on_demand(plugin, self._blocked) for plugin in named))
+        return (*by_default, *(KernelLibrary.find_on_demand(plugin, self._blocked) for plugin in named))
 
     def tables(self, request: KernelRequest | None = None) -> tuple[KernelTable, ...]:
         """Return the tables of kernel libraries, in order of preference.
@@ -246,7 +205,7 @@ class InstalledKernels:
             return _select_tables(request, self._plugins, self._library)
         for library in self.libraries:
             if library.state is PluginState.BROKEN:
-                self._warn(f"kernels {library.name}", f"{library.detail}: uninstall {library.owner}")
+                self._warn(f"kernels {library.name}", f"{library.detail}: {library.remedy}")
         return tuple(library.table for library in self.libraries if library.table is not None)
 
     def identity(self, request: KernelRequest | None = None) -> tuple[Any, ...] | None:
@@ -282,17 +241,16 @@ class InstalledKernels:
             return None
         library = self._library(package)
         if library.state is PluginState.BROKEN:
-            raise KernelError(library.detail, remedy=f"update or uninstall {library.owner}") from library.error
+            library.require_ok(KernelError)
         return library.table
 
     @cached_property
     def _plugins(self) -> dict[str, tuple[Plugin, ...]]:
-        claims, refused = discover(KERNELS)
-        for plugin in refused:
-            self._warn(plugin.label, refusal(plugin, "kernel library"))
-        return claims
+        for plugin in self._discovered.refused:
+            self._warn(plugin.label, refusal(plugin, KernelLibrary.noun))
+        return self._discovered.claims
 
     def _library(self, name: str) -> KernelLibrary:
         if name not in self._loaded:
-            self._loaded[name] = _load_library(self._plugins[name], self._blocked)
+            self._loaded[name] = KernelLibrary.find(self._plugins[name], self._blocked)
         return self._loaded[name]

@@ -60,7 +60,7 @@ def grouped_product(left: Array, right: Array, ends: Array, out: Array) -> None:
 
     Args:
         left, right: (m, k) and (groups, k, n) for groups of rows, (groups, m, k) and (k, n) for groups of columns, or
-            (m, k) and (k, n) for groups of columns of the left side and rows of the right side.
+            (m, k) and (k, n) for column groups of the left side and rows of the right side.
         ends: the end of each group, (groups), in ascending order.
         out: (m, n), or (groups, m, n) in the third form.
 
@@ -281,7 +281,10 @@ def linalg_lu_solve(factors: Array, pivots: Array, right: Array, left: bool, adj
 
 @TABLE.kernel("aten._linalg_det.default", dtypes=_DTYPES)
 def linalg_det(x: Array, *, out: tuple[Array, Array, Array]) -> None:
-    """Compute the determinant, the LU factors and the pivots; torch sometimes has those of the transposed matrix."""
+    """Compute the determinant, the LU factors and the pivots.
+
+    Torch sometimes returns them for the transposed matrix.
+    """
     out[0][...] = np.linalg.det(x)
     out[1][...], out[2][...] = lu_factor(x)
 
@@ -296,7 +299,7 @@ def linalg_slogdet(x: Array, *, out: tuple[Array, Array, Array, Array]) -> None:
 def _with_status(
     compute: Callable[[Array], Array], x: Array, check: bool, status: Callable[[Array], int]
 ) -> tuple[Array, Array]:
-    """Return compute(x), and the status of each matrix: 0, or that of `status` where the computation fails."""
+    """Return compute(x), and the status of each matrix: 0, or the value of `status` where the computation fails."""
     statuses = np.zeros(x.shape[:-2], np.int32)
     try:
         return compute(x), statuses

@@ -1,4 +1,4 @@
-"""Products with matrices of low rank, such as LoRA adapters: each token has those of its conversation."""
+"""Products with matrices of low rank, such as LoRA adapters: each token has the matrices of its conversation."""
 
 from __future__ import annotations
 

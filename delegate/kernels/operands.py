@@ -104,7 +104,7 @@ def count_of(x: Array, axes: Sequence[int]) -> int:
 
 
 def along(vector: Array, ndim: int, axis: int) -> Array:
-    """Return a vector shaped to broadcast along one dimension of an array of `ndim` dimensions."""
+    """Return a vector shaped to broadcast along one dimension of an array with `ndim` dimensions."""
     place = normalize_axis_index(axis, ndim)
     return vector.reshape([-1 if d == place else 1 for d in range(ndim)])
 

@@ -7,7 +7,6 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     assertions,
     attention,
     backward,
-    bessel,
     binary,
     cached_attention,
     convolution,

@@ -26,11 +26,8 @@ _LIKE_ATEN = {  # the overload of ATen with the same arguments
 _RENAMED = {
     "pow": "pow.Tensor_Tensor", "where": "where.self", "transpose": "permute.default", "squeeze": "squeeze.dims",
     "rev": "flip.default", "view_of": "alias.default", "erf_inv": "erfinv.default", "reshape": "view.default",
-    "round": "round.default", "bessel_i0": "i0.default", "bessel_i0e": "special_i0e.default",
-    "bessel_i1": "special_i1.default", "bessel_i1e": "special_i1e.default", "ndtri": "special_ndtri.default",
-    "spherical_bessel_j0": "special_spherical_bessel_j0.default", "zeta": "special_zeta.default",
-    "frexp": "frexp.Tensor", "fill": "fill.Scalar", "conj": "_conj.default", "copy_strided": "clone.default",
-    "device_put": "clone.default", "shift_left": "bitwise_left_shift.Tensor",
+    "round": "round.default", "frexp": "frexp.Tensor", "fill": "fill.Scalar", "conj": "_conj.default",
+    "copy_strided": "clone.default", "device_put": "clone.default", "shift_left": "bitwise_left_shift.Tensor",
     "shift_right_arithmetic": "bitwise_right_shift.Tensor",
 }  # fmt: skip
 

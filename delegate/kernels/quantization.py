@@ -31,7 +31,7 @@ def _number(value: Parameter) -> Any:
 
 
 def _decode(x: Array, zeros: Array | None, scales: Array, out: Array) -> None:
-    """Compute (x - zeros) * scales in the dtype of the scales, as torch does, then convert to that of `out`."""
+    """Compute (x - zeros) * scales in the dtype of the scales, as torch does, then convert to the dtype of `out`."""
     if zeros is not None and zeros.any():
         x = x.astype(np.int64 if zeros.dtype.kind in "iu" else zeros.dtype) - zeros
     np.multiply(x, scales, out=out, casting="unsafe", dtype=scales.dtype)

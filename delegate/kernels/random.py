@@ -116,7 +116,7 @@ def cauchy(x: Array, median: float, sigma: float, _generator: None, *, out: Arra
 
 @_kernel("aten.geometric.default", dtypes=_FLOAT | INT)
 def geometric(x: Array, probability: float, _generator: None, *, out: Array) -> None:
-    """Draw the number of trials of this probability up to the first success."""
+    """Draw the number of trials with this probability up to the first success."""
     np.copyto(out, TABLE.generator.geometric(probability, out.shape), casting="unsafe")
 
 

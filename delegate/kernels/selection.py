@@ -1,4 +1,4 @@
-"""Selection of the kernel of an instruction among the available kernel libraries, in order of preference."""
+"""Selection of an instruction's kernel among the available kernel libraries, in order of preference."""
 
 from __future__ import annotations
 
@@ -115,7 +115,10 @@ def _must_be_view(method: Method, call: KernelCall) -> bool:
 
 
 def base_of(method: Method, call: KernelCall) -> int:
-    """Return the value that the results of a view alias: its first argument; raise KernelError if that is no tensor."""
+    """Return the value that the results of a view alias: its first argument.
+
+    Raise KernelError if that is not a tensor.
+    """
     first = call.args[0] if call.args else None
     if not isinstance(first, Ref):
         raise KernelError("the first argument of a view is not a tensor", where=place(method, call))

@@ -47,7 +47,7 @@ def exponentials(x: Array, axis: int, out: Array) -> Array:
 def shifted_exponentials(x: Array, axis: int, out: Array) -> tuple[Array, Array]:
     """Write exp(x - shift) to out, where shift is the largest element of each row; return shift and sums.
 
-    Reduced axes have size 1. The shift and the sum of a row of -inf are 0.
+    Reduced axes have size 1. The shift and the sum are 0 for a row of -inf.
     """
     shift: Array = np.maximum.reduce(x, axis=axis, keepdims=True, initial=-math.inf)
     np.copyto(shift, 0, where=np.isneginf(shift))

@@ -41,7 +41,7 @@ def _first_of(line: Array, count: int, descending: bool) -> Array:
 
 
 def place_of(line: Array, rank: int) -> Array:
-    """Return the index (..., 1) of the element of a rank along the last axis, counted from the least."""
+    """Return the index (..., 1) of the element with a rank along the last axis, counted from the least."""
     keys = _keys(line, False)
     if keys is None:
         return _argsort(line, False)[..., rank : rank + 1]

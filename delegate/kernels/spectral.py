@@ -36,7 +36,7 @@ def fft_r2c(x: Array, dim: Sequence[int], normalization: int, onesided: bool, *,
 
 @TABLE.kernel("aten._fft_c2r.default", dtypes=_DTYPES)
 def fft_c2r(x: Array, dim: Sequence[int], normalization: int, last_size: int, *, out: Array) -> None:
-    """Transform complex (the first half of the last of the dimensions) to real, inverse."""
+    """Transform complex (the first half of the last dimension) to real, inverse."""
     _require_elements(x)
     *others, last = dim
     norm = _INVERSE[normalization]

@@ -33,7 +33,7 @@ def add(
         x: the array.
         axes: the axes to sum over, none negative; None: all.
         keepdims: keep these axes with size 1.
-        dtype: of the sum, if it is not x's.
+        dtype: The dtype of the sum, if it is not x's.
         out: the array for the result.
     """
     axes = tuple(range(x.ndim)) if axes is None else tuple(axes)
@@ -49,7 +49,7 @@ def add(
 
 
 def _adjacent(x: Array, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return those of the axes whose elements are neighbors in memory, the innermost axis of x among them."""
+    """Return the axes whose elements are neighbors in memory, the innermost axis of x among them."""
     found, step = [], x.itemsize
     for axis in sorted(range(x.ndim), key=lambda a: (abs(x.strides[a]), -a)):
         if x.shape[axis] == 1:
@@ -77,18 +77,18 @@ def _along(x: Array, axis: int) -> Array:
 
 
 def add_rows(x: Array) -> Array:
-    """Return the sums of the rows of x [..., width], by products with ones: a third of the time of a sum."""
+    """Return the row sums of x [..., width], by products with ones, in a third of a sum's time."""
     ones = np.ones(min(x.shape[-1], _ROW), x.dtype)
     return _in_pieces(x, lambda piece: piece @ ones[: piece.shape[-1]])
 
 
 def square_rows(x: Array) -> Array:
-    """Return the sums of the squares of the rows of x [..., width]."""
+    """Return the sums of the squared rows of x [..., width]."""
     return _in_pieces(x, lambda piece: np.vecdot(piece, piece))
 
 
 def _in_pieces(x: Array, sums: Callable[[Array], Array]) -> Array:
-    """Add up the sums of pieces of rows; `sums` removes the last axis."""
+    """Add up the sums over pieces of rows; `sums` removes the last axis."""
     width = x.shape[-1]
     if width <= _ROW:
         return sums(x)

@@ -124,8 +124,9 @@ class KernelTable:
             random: if its results differ in every call; it then runs in every call, also with constant arguments.
 
         Raises:
-            ValueError: another kernel of the table has the same operator, dtype and layout, or a name is no operator.
-            TypeError: the function is not callable, or a dtype is no `DType`.
+            ValueError: another kernel of the table has the same operator, dtype and layout, or a name is not an
+                operator.
+            TypeError: the function is not callable, or a dtype is not a `DType`.
         """
         properties = {"contiguous": contiguous, "whole": whole, "in_place": in_place, "random": random}
         return self._register(ops, dtypes, is_view=False, **properties)

@@ -128,7 +128,7 @@ def _exchange(values: Array, out: Array) -> None:
 
 @TABLE.kernel("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", dtypes=ANY)
 def channel_shuffle(x: Array, groups: int, *, out: Array) -> None:
-    """Interleave the channels of the groups of x (N, C, ...)."""
+    """Interleave the channels in the groups of x (N, C, ...)."""
     split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     _fill(out, split.swapaxes(1, 2))
 

@@ -63,7 +63,7 @@ class _Method:
         edge: its program in edge dialect, with preserved operators.
         refusals: backend -> nodes that it rejected after its support check -> the verdict.
         plan: the backend of each node; None if it has to be planned (again).
-        origins: name of a partition -> name of a node of its region -> the node of the plan.
+        origins: partition name -> name of a node in its region -> the node in the plan.
         regions: the planned regions of the plans so far, over the current graph.
         lowered: the method with its partitions extracted; None if it has to be lowered (again).
     """
@@ -96,7 +96,7 @@ class CompileFailure:
 
 @dataclass
 class Compiler:
-    """A compiler of the methods of one program; partition names are unique among them.
+    """A compiler for the methods of one program; partition names are unique among them.
 
     The steps of a method are its edge program, a plan, regions, artifacts. Then the partitions are extracted.
 
@@ -105,7 +105,7 @@ class Compiler:
         failures: the regions that backends failed to compile, so that nodes of them were moved.
         costs: plans are the cheapest by these estimates; None: plans are by preference.
         ways: method -> the way that its plan takes; the cheapest one by default. See `delegate.partitioner.search`.
-        reserved: names of partitions of other methods of the program, which are not given again.
+        reserved: partition names of other methods in the program, which are not given again.
     """
 
     selection: Selection
@@ -151,7 +151,7 @@ class Compiler:
         return [m.plan for m in self.methods.values() if m.plan is not None]
 
     def add_methods(self, exported: Mapping[str, ExportedProgram]) -> None:
-        """Convert methods to edge dialect, and add them or replace those of the same names."""
+        """Convert methods to edge dialect, and add them or replace the methods of the same names."""
         self.selection.warm_up(ep.graph for ep in exported.values())
         edges = {name: method.edge for name, method in self.methods.items()}
         for name, ep in exported.items():
@@ -201,7 +201,7 @@ class Compiler:
         Args:
             method: the name of the method.
             way: the name of the way.
-            costs: the estimates of the plan; None: those of this compiler.
+            costs: the estimates of the plan; None: the estimates of this compiler.
             keep_all: keep small partitions too.
         """
         fork = self.fork_for_method(method, self.partitioners, keep_all=keep_all)
@@ -238,7 +238,7 @@ class Compiler:
         """Assign nodes as in a plan, by the next `compile`.
 
         Args:
-            plan: of the present graphs.
+            plan: The plan of the present graphs.
             refusal: the verdict on a node that a backend supports but the plan assigns to another one.
         """
         self.costs = None
@@ -360,7 +360,7 @@ class Compiler:
         )
 
     def _taken(self, method: _Method) -> list[str]:
-        """Return the names of the partitions of other methods."""
+        """Return the partition names of other methods."""
         others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
         return [*self.reserved, *(p.name for plan in others for p in plan.all_partitions())]
 
@@ -371,7 +371,7 @@ class Compiler:
 
         Args:
             method: its name.
-            regions: of its plan.
+            regions: The regions that its plan has.
             give_up_partitions: give up all nodes of a partition if one of them is rejected.
         """
         delegates: dict[str, LoweredDelegate] = {}

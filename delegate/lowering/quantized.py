@@ -14,8 +14,9 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.layer_noise import FloatRun, LayerNoise, blame, layer_noises, noisiest
+from delegate.accuracy.program_run import Results, reference_figures, torch_results
 from delegate.accuracy.samples import Sample
-from delegate.accuracy.verification import Results, reference_figures, samples_to_verify, torch_results
+from delegate.accuracy.verification import samples_to_verify
 from delegate.config import Quantization
 from delegate.edge.graphs import is_random
 from delegate.errors import ConfigError
@@ -34,7 +35,7 @@ class QuantizedPrograms:
     """Quantized programs, and what it took to keep bounds.
 
     Args:
-        programs: by method.
+        programs: Method name -> the quantized program.
         section: the settings, with rules for the layers that have another scheme or stay in float.
         fallback_layers: the layers that have the fallback scheme so that the bounds hold.
         float_layers: the layers that stay in float so that the bounds hold.
@@ -106,7 +107,7 @@ class BoundedQuantizer:
 
     Args:
         programs: the float programs by method.
-        bounds: of results against the float programs.
+        bounds: The bounds that results keep against the float programs.
         samples: the calls to compare by method; methods without samples, or with random numbers, are not compared.
         backends: the backends in use. The first that runs integers is the default of a section.
         registry: the registry of backends.
@@ -140,7 +141,7 @@ class BoundedQuantizer:
             section: the settings.
             fallback: the scheme of a layer with too much noise; if it has too much in that scheme too, it stays in
                 float. None: it stays in float at once.
-            end: by `time.monotonic`, after which nothing is quantized again, and the bounds may not hold.
+            end: A time by `time.monotonic`, after which nothing is quantized again, and the bounds may not hold.
 
         Raises:
             ConfigError, InputError, ExportError: as of `quantize_as_configured`.

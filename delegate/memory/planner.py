@@ -166,7 +166,7 @@ class FreeList:
 
 
 def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the largest sum of the sizes of blocks alive at one step. No arena can be smaller."""
+    """Return the largest total size of the blocks alive at one step. No arena can be smaller."""
     changes: dict[int, int] = defaultdict(int)
     for block in lifetimes:
         changes[block.start] += block.size

@@ -36,7 +36,7 @@ def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Met
     """Return the method with its memory planned for all its sizes; unchanged if that is impossible.
 
     It is impossible if a value has no bound, or if the arena would exceed `LARGEST_ARENA`. It is also impossible if the
-    largest sizes conflict, as those of two parts of a tensor do. Lifetimes and views are those at the largest sizes.
+    largest sizes conflict, as two parts of a tensor do. Lifetimes and views are those at the largest sizes.
     """
     bounds = ExpressionBounds(method.symbols)
     counts = [bounds.largest_count(v.shape) for v in method.values]

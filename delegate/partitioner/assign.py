@@ -34,7 +34,7 @@ class NodeGroup:
 
     Args:
         backend: None for nodes that stay on the host.
-        nodes: in topological order.
+        nodes: Nodes in topological order.
         patterns: pattern matches of the backend among the nodes.
     """
 
@@ -77,10 +77,10 @@ def assign(
     and their verdicts give the reason. Views at the boundary that the runtime computes without a copy leave, too.
 
     Args:
-        nodes: of a graph, in its order, without placeholders and output.
-        verdicts: of the nodes that compute; updated for nodes of rejected partitions.
+        nodes: A graph's nodes in its order, without placeholders and output.
+        verdicts: Verdicts on the nodes that compute; updated for nodes of rejected partitions.
         claims: backend -> its accepted pattern matches.
-        backends: in order of preference.
+        backends: Backends in order of preference.
         threshold: limits of an accepted partition.
     """
     table = _Assignment(nodes, verdicts, threshold)
@@ -193,8 +193,8 @@ class _Assignment:
         """Split a partition into several in a row if its constants are too many for one.
 
         Args:
-            units: of the partition, in a valid order; a unit is never split.
-            backend: of the partition.
+            units: The partition's units in a valid order; a unit is never split.
+            backend: The backend that runs the partition.
         """
         most = self.threshold.most_constants.get(backend)
         members = tuple(sorted(itertools.chain(*units)))
@@ -343,7 +343,7 @@ def boundary_views(members: Sequence[Node], fixed: Set[Node], delegated: Set[Nod
     their tensors may stay on a device.
 
     Args:
-        members: in topological order.
+        members: The unit's nodes in topological order.
         fixed: nodes that always stay.
         delegated: the nodes of all partitions.
     """

@@ -56,7 +56,7 @@ class LoweredProgram:
     Args:
         program: its graph has nodes `call_delegate(name, *inputs)`. Nodes of operator.getitem pick their results, with
             the names and `meta` of the replaced nodes. Constants that only delegates used are removed.
-        delegates: by name, including delegates in control flow.
+        delegates: Partition name -> its delegate, including delegates in control flow.
     """
 
     program: EdgeProgram
@@ -79,10 +79,10 @@ class Boundary:
 
 
 class RegionExtractor:
-    """An extractor of the partitions of one graph.
+    """An extractor for the partitions of one graph.
 
     Args:
-        plan: of the graph; each nested plan needs an extractor of its own.
+        plan: The graph's plan; each nested plan needs an extractor of its own.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -100,7 +100,7 @@ class RegionExtractor:
         return idle
 
     def boundary(self, partition: Partition) -> Boundary:
-        """Return the inputs and outputs of one of the plan's partitions."""
+        """Return the inputs and outputs of one partition in the plan."""
         inputs: dict[Node, None] = {}
         constants: dict[Node, None] = {}
         outputs = []
@@ -116,8 +116,8 @@ class RegionExtractor:
         """Return a partition as a graph of its own. Symbolic numbers among arguments become their values.
 
         Args:
-            partition: of the plan.
-            policy: of its backend; required if the partition has operators to decompose.
+            partition: A partition of the plan.
+            policy: The backend's policy; required if the partition has operators to decompose.
         """
         boundary = self.boundary(partition)
         numbers = dict.fromkeys(s for n in partition.nodes for s in n.all_input_nodes if is_number(s))
@@ -144,7 +144,7 @@ class RegionExtractor:
         A graph of control flow keeps all its placeholders, since its callers pass a value for each.
 
         Args:
-            delegates: by the names of the partitions.
+            delegates: Partition name -> its delegate.
         """
         program, graph = self.plan.program, Graph()
         lowered: dict[Node, Node] = {}
@@ -191,8 +191,8 @@ def _region(
 
     Args:
         program: the source of the graph.
-        partition: of the region.
-        graph: of the region.
+        partition: The partition that becomes the region.
+        graph: The region's graph.
         copies: copied nodes -> their copies in the graph.
         operands: inputs, and constants with their tensors, before they were copied.
         members: nodes of the partition -> nodes of the graph, without those that decomposition removed.
@@ -223,8 +223,8 @@ def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgra
     """Return the program with a call in place of every partition.
 
     Args:
-        plan: of the method.
-        delegates: by the names of all its partitions, including those of nested plans.
+        plan: The method's plan.
+        delegates: Partition name -> its delegate, including partitions of nested plans.
 
     Raises:
         LoweringError: a partition has no delegate.
@@ -253,9 +253,9 @@ class PlannedRegion:
     """A partition of a plan and its region, decomposed for its backend, ready to be compiled and measured.
 
     Args:
-        partition: of the plan.
+        partition: A partition of the plan.
         region: extracted from the plan's graph.
-        origins: names of nodes of the region -> their origins among the nodes of the plan.
+        origins: node names in the region -> their origins among the plan's nodes.
     """
 
     partition: Partition
@@ -280,8 +280,8 @@ def planned_regions(
     """Return the partitions of a plan and of its nested plans, each with its region.
 
     Args:
-        plan: of one method.
-        backends: by name.
+        plan: One method's plan.
+        backends: Backend name -> the backend.
         known: regions of earlier plans of the same graph, reused for equal partitions; the new ones are added.
     """
     result: list[PlannedRegion] = []

@@ -20,7 +20,7 @@ class Partition:
     Args:
         name: unique in the plan and the plans of its control flow, e.g. "xnnpack_0".
         backend: that runs it.
-        nodes: in topological order, with the getitem nodes of its members' results.
+        nodes: Nodes in topological order, with the getitem nodes of its members' results.
         in_parts: nodes that are decomposed for the backend.
         patterns: pattern matches of the backend.
     """
@@ -40,9 +40,9 @@ class NodePlan:
     """The backend and partition of one node.
 
     Args:
-        node: of the program's graph; it computes more than sizes.
+        node: A node of the program's graph that computes more than sizes.
         op: name of its operator.
-        verdicts: by backend, for all backends of the plan.
+        verdicts: Backend name -> its verdict, for all backends of the plan.
         backend: that runs the node; None for portable.
         partition: name of its partition; None for portable.
     """
@@ -60,16 +60,16 @@ class Plan:
 
     Args:
         program: the method, or one graph of a method's control flow.
-        backends: in order of preference.
+        backends: Backends in order of preference.
         nodes: the nodes that compute, in the graph's order.
-        partitions: in the order in which they run.
+        partitions: The partitions in the order in which they run.
         order: nodes of the host and partitions in a valid order, without placeholders and output.
-        notes: for people, e.g. patterns of the configuration that matched nothing.
-        nested: plans of the graphs of control flow, by the target of their get_attr node.
-        is_nested: True for a plan of a graph of control flow.
+        notes: Notes for people, e.g. patterns of the configuration that matched nothing.
+        nested: plans for the graphs of control flow, by the target of their get_attr node.
+        is_nested: True for the plan of a control-flow graph.
         needs_decomposition: compound nodes that no backend and no kernel runs. They must be decomposed and the graph
             planned again before it can be lowered.
-        seconds: way -> the estimated seconds of a call of this graph; the chosen way is the first one.
+        seconds: way -> the estimated seconds of calling this graph; the chosen way is the first one.
     """
 
     program: EdgeProgram

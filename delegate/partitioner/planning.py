@@ -52,11 +52,11 @@ def plan(
 
     Args:
         program: the method, in edge dialect; not changed.
-        partitioners: in order of preference, one per backend.
-        backends: by name.
-        rules: of the configuration.
+        partitioners: Partitioners in order of preference, one per backend.
+        backends: Backend name -> the backend.
+        rules: The configuration's rules.
         refusals: backend -> nodes that its library rejected after the support check -> the reason.
-        taken: names of partitions of other methods, which this plan must not use.
+        taken: partition names of other methods, which this plan must not use.
         has_kernel: returns if a kernel runs a node without decomposition.
         search: the search for the cheapest plan; None: the first backend that supports a node runs it.
 

@@ -134,7 +134,7 @@ def _sources(node: Node, prefix: str, placeholders: Mapping[str, str]) -> Iterat
 
 
 def _prefix(method: Plan, part: Plan) -> str:
-    """Return the prefix of names of nodes in a graph of control flow, e.g. "true_graph_0."."""
+    """Return the prefix of node names in a control-flow graph, e.g. "true_graph_0."."""
     below = part.program.name.removeprefix(method.program.name).removeprefix(".")
     return f"{below}." if below else ""
 

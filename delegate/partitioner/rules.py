@@ -84,7 +84,7 @@ class RuleBook:
 
     Args:
         rules: the rules.
-        backends: names of the backends of this plan.
+        backends: names of this plan's backends.
 
     Raises:
         PartitionError: a pin names no backend of this plan, or the minimum size is negative.

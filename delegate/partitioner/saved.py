@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch.fx import Node
 
@@ -14,14 +14,26 @@ from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
 from delegate.edge.program import DecompositionRound, EdgeProgram
 from delegate.errors import PartitionError
-from delegate.field_checks import fault, items
+from delegate.field_checks import fault, require_format
 from delegate.files import read_text, write_text
+from delegate.json_types import Entries, Fields, Items, Nullable, text_type
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.support_query import Check
 from delegate.verdict import Reason, Verdict, no
 
-_FORMAT = 4  # 1 had no preserved operators, 2 no parallel groups (refused now), 3 no decompositions
+_FORMAT = 4
+_MOST = 2**20  # nodes and partitions
+_TEXT = text_type(2**16)
+_NODES = Items(_TEXT, _MOST)
+_PARTITION = Fields({"graph": _TEXT, "name": _TEXT, "backend": _TEXT, "nodes": _NODES})
+_PLAN = Fields(
+    {"partitions": Items(_PARTITION, _MOST)},
+    {
+        "whole": Nullable(_NODES),
+        "decompositions": Items(Entries(Items(_TEXT, _MOST, least=1), _MOST, key=_TEXT), _MOST),
+    },
+)
 _AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that may follow from other nodes of the partition
 BY_THE_PLAN = no(Reason.PINNED, "by the plan")
 _EDIT = "save a plan again, of this model with these backends and options, or edit this one"
@@ -34,7 +46,7 @@ class SavedPartition:
 
     Args:
         graph: the method, or a graph of its control flow, e.g. "forward" or "forward.true_graph_0".
-        name: of the partition.
+        name: The partition's name.
         backend: that runs the partition.
         nodes: identities of the computing nodes, e.g. "encoder.0:aten.linear.default#0", in order.
     """
@@ -55,8 +67,8 @@ class SavedPlan:
         again = delegate.to_backend(exported, "xnnpack", placement=delegate.SavedPlan.load("plan.json"))
 
     Args:
-        partitions: in the order of methods and graphs.
-        whole: the compound operators that were preserved, also those of nodes that were folded. They depend on the
+        partitions: Partitions in the order of methods and graphs.
+        whole: the compound operators that were preserved, also for nodes that were folded. They depend on the
             queried backends. The plan names nodes of such graphs. None: not known.
         decompositions: the compound nodes that were decomposed before the planned graphs were complete, in rounds.
     """
@@ -91,21 +103,19 @@ class SavedPlan:
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> SavedPlan:
-        """Return the plan of a text of `to_json`; raise PartitionError for other texts. `where` is for the message."""
+        """Return the plan in a text from `to_json`; raise PartitionError for other texts.
+
+        `where` is for the message.
+        """
         try:
-            data = json.loads(text)
-            if type(data["format"]) is not int or not 1 <= data["format"] <= _FORMAT:
-                raise ValueError(f"its format is {data['format']!r}, but only formats 1 to {_FORMAT} are supported")
-            whole = data.get("whole")
-            if whole is not None and not _is_texts(whole):
-                raise ValueError("whole should be a list of operators")
-            if data.get("together", []) != []:
-                what = "the plan runs partitions at the same time (`together`), which is no longer supported"
-                raise PartitionError(what, where=where, remedy="remove `together` from it, or save a plan again")
-            partitions = tuple(_partition(p) for p in items(data, "partitions"))
+            parsed = json.loads(text)
+            require_format(parsed, _FORMAT)
+            data = _PLAN.check(parsed, "")
+            partitions = tuple(SavedPartition(**{**p, "nodes": tuple(p["nodes"])}) for p in data["partitions"])
             _require_unique_nodes(partitions)
-            rounds = tuple(map(_round, items({"decompositions": [], **data}, "decompositions")))
-            return cls(partitions, None if whole is None else tuple(whole), rounds)
+            whole, rounds = data.get("whole"), data.get("decompositions", ())
+            frozen = tuple({graph: tuple(nodes) for graph, nodes in each.items()} for each in rounds)
+            return cls(partitions, None if whole is None else tuple(whole), frozen)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"the plan cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
@@ -154,7 +164,7 @@ class SavedPlan:
         """Return partitioners that assign every node as in this plan.
 
         Args:
-            partitioners: to replace.
+            partitioners: The partitioners that are replaced.
             refusal: the verdict on a node that a backend supports but the plan assigns to another one.
 
         Raises:
@@ -229,24 +239,6 @@ class AsPlanned(Partitioner):
 def _saved(graph: str, partition: Partition) -> SavedPartition:
     nodes = tuple(identity(n) for n in partition.nodes if is_compute(n))
     return SavedPartition(graph, partition.name, partition.backend, nodes)
-
-
-def _partition(data: Mapping[str, Any]) -> SavedPartition:
-    texts = {key: data[key] for key in ("graph", "name", "backend")}
-    nodes = data["nodes"]
-    if not all(isinstance(t, str) for t in texts.values()) or not _is_texts(nodes):
-        raise ValueError("a partition should have graph, name and backend as text, and a list of nodes")
-    return SavedPartition(**texts, nodes=tuple(nodes))
-
-
-def _round(data: Mapping[str, Any]) -> DecompositionRound:
-    if not data or not all(_is_texts(nodes) and nodes for nodes in data.values()):
-        raise ValueError("a round of decompositions should have lists of nodes by graph")
-    return {graph: tuple(nodes) for graph, nodes in data.items()}
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _obstacle(plans: Iterable[Plan], graph: str, node: str, backend: str) -> str:

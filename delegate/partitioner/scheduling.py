@@ -31,7 +31,7 @@ def schedule(taken: Container[int], predecessors: Sequence[Sequence[int]]) -> li
     """Order the units in runs, alternately of the backend and of others; each unit comes after its predecessors.
 
     Every run has all units that can be reached without a unit of the other kind, so it is maximal. Since it is
-    contiguous, it is convex. No valid order has fewer runs: the run of a unit is the largest number of changes of kind
+    contiguous, it is convex. No valid order has fewer runs: a unit's run is the largest number of kind changes
     on a path to it.
 
     A unit without predecessors joins the run of its first user, if both are of the same kind. An example is the
@@ -64,10 +64,10 @@ def schedule(taken: Container[int], predecessors: Sequence[Sequence[int]]) -> li
 
 
 class Dependencies:
-    """The dependencies of nodes. Numbers order only the nodes of the host, as they are no inputs of regions.
+    """The dependencies of nodes. Numbers order only the nodes of the host, as they are not inputs of regions.
 
     Args:
-        nodes: of a graph, in its order, without placeholders and output; identified by their positions from here on.
+        nodes: A graph's nodes in its order, without placeholders and output; from here on they are positions.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:

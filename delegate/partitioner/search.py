@@ -48,10 +48,10 @@ class Support:
     """Which backends can run which nodes of one graph.
 
     Args:
-        nodes: of the graph, in its order, without placeholders and output.
-        verdicts: of the nodes that compute.
+        nodes: The graph's nodes in its order, without placeholders and output.
+        verdicts: Verdicts on the nodes that compute.
         able: node -> the backends that run it, alone or in a pattern, in order of preference.
-        pins: of the rules.
+        pins: What the rules pin.
         has_kernel: returns if a kernel runs a node without decomposition.
     """
 
@@ -144,7 +144,7 @@ def _alive_bytes(nodes: Sequence[Node], costs: Estimates) -> list[int]:
 
 
 def seconds_of(groups: Iterable[NodeGroup], costs: Estimates) -> float:
-    """Return the estimated seconds of the groups of a plan, with the calls of its partitions."""
+    """Return the estimated seconds of a plan's groups, with the calls of its partitions."""
     return math.fsum(group_seconds(group, costs) for group in groups)
 
 

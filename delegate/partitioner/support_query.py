@@ -46,7 +46,7 @@ class SupportQuery:
     Args:
         backend: the backend.
         book: the rules.
-        pins: of the nodes of this graph.
+        pins: What the rules pin among the nodes of this graph.
         refusals: nodes that the library rejected after the support check -> the reason.
         barred: nodes of this graph that no backend may run.
         has_kernel: returns if a kernel runs a node without decomposition.

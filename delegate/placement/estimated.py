@@ -44,7 +44,7 @@ class CostStrategy(Strategy):
 
     Args:
         lockfile: path of a lockfile to write.
-        profile: of another machine; None: this machine's own, which `calibrate` measures.
+        profile: Another machine's profile; None: this machine's own, which `calibrate` measures.
     """
 
     def __init__(self, lockfile: PathLike | None, profile: Profile | None = None) -> None:
@@ -71,7 +71,7 @@ class EstimatedStrategy(CostStrategy):
 
     Args:
         race: most seconds of the race; 0 for none.
-        machine: path of the profile of a machine; None: this machine's own.
+        machine: path of a machine's profile; None: this machine's own.
         lockfile: path of a lockfile to write.
     """
 

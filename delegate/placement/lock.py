@@ -40,10 +40,10 @@ class Lock:
 
     Args:
         model: method -> fingerprint of its structure: operators, sizes and dtypes, without weight values.
-        machine: description of the machine of the measurement.
-        versions: of the libraries, by name.
+        machine: description of the machine that measured.
+        versions: Library name -> its version.
         plan: the backend of each node.
-        options: of `delegate.load`, by name of a backend.
+        options: Backend name -> its options of `delegate.load`.
         quantization: method -> the configuration section of its quantization, for the quantized candidates.
         configured: the section `quantization` of the configuration, with rules for the layers that bounds keep in
             float; None if it has none, or measurements choose the scheme.
@@ -218,12 +218,12 @@ def map_sources(change: Callable[[str], str], data: Any) -> Any:
 
 
 def fingerprint_methods(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:
-    """Return a digest of the structure of each method: nodes, sizes and dtypes, also those of control flow."""
+    """Return a digest of each method's structure: nodes, sizes and dtypes, also in control flow."""
     return {name: hashlib.sha256(described(ep.graph_module)).hexdigest()[:16] for name, ep in exported.items()}
 
 
 def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:
-    """Return the versions of this project, of torch, and of the libraries of backends."""
+    """Return the versions of this project, of torch, and of the backends' libraries."""
     versions = {"torch": str(torch.__version__)}
     for name in backends:
         try:

@@ -41,17 +41,17 @@ def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> 
     """Measure the rates of backends and of kernels again, and return the profile as `profile_of_this_machine` does.
 
     Args:
-        names: of backends; None: all that are available. The others have the rates that are stored.
+        names: Names of backends; None: all that are available. The others have the rates that are stored.
         progress: called with a short text for each measurement.
 
     Raises:
-        ConfigError: there is no cache to store the rates in.
+        ConfigError: without a cache, nothing can store the rates in.
         BackendError: a backend cannot be used here.
     """
     registry = default_registry()
     store = open_choices(configured_cache_folder(Cache()))
     if store is None:
-        raise ConfigError("there is no cache to store the rates in", remedy="set DELEGATE_CACHE to a folder")
+        raise ConfigError("without a cache, nothing can store the rates in", remedy="set DELEGATE_CACHE to a folder")
     available = registry.available()
     chosen = available if names is None else [registry.resolve(n) for n in names if n != PORTABLE]
     for name in chosen:

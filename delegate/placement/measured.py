@@ -39,7 +39,7 @@ class MeasuredStrategy(CostStrategy):
     """Place by measurement, here, on a cluster, or by measurements of another machine.
 
     Args:
-        settings: of the configuration, with the changes of the request.
+        settings: The configuration's settings, with the changes of the request.
         remote: the measurements of another machine, if these are requested.
         cluster: the cluster that measures, if it is requested.
     """
@@ -112,8 +112,8 @@ def _apply(choices: Mapping[str, ChosenPlan], compiler: Compiler, records: Seque
     """Return the chosen programs with the plan to apply, and warn about their quantization.
 
     Args:
-        choices: by method.
-        compiler: of the original program.
+        choices: Method name -> the choice.
+        compiler: The compiler that lowered the original program.
         records: warnings whichever program is chosen.
     """
     bases = {name: chosen.candidate.base for name, chosen in choices.items()}

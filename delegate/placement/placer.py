@@ -1,4 +1,4 @@
-"""Measure the plans of one method: those of single backends, then mixed ones that corrected estimates promise."""
+"""Measure the plans of one method: plans of single backends, then mixed ones that corrected estimates promise."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _PAUSE = 2.0  # seconds between the two measurements, so that one disturbance do
 
 
 class Placer:
-    """The measurement of the plans of one method.
+    """The measurement of one method's plans.
 
     Args:
         task: the method, its candidates and the objective.
@@ -385,7 +385,7 @@ class Placer:
         return [f"a plan with more accurate results: this one reaches {sqnr_db:.1f} dB, see docs/reference/accuracy.md"]
 
     def _busy_note(self) -> str:
-        """Return the note on other processes for the report; empty if there was no disturbance."""
+        """Return the note on other processes for the report; empty without a disturbance."""
         if self.was_disturbed:
             return "other processes used the cores all the time: only the least busy rounds count, and none is cached"
         return f"{self._busy} rounds do not count, because other processes used the cores" if self._busy else ""
@@ -421,7 +421,7 @@ def _correct(costs: CorrectedEstimates, part_plan: Plan, record: Record, whole: 
 
     Args:
         costs: the estimates.
-        part_plan: of the program.
+        part_plan: The plan of the program's parts.
         record: the measurement of its parts.
         whole: the same plan before it was cut.
         cost: the measured seconds of that plan; None if it was not measured.

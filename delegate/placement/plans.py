@@ -51,10 +51,10 @@ class Candidate:
     """A choice for a whole method.
 
     Args:
-        name: for the report.
+        name: The plan's name in the report.
         way: the way that its plan takes, e.g. the name of a backend; see `delegate.partitioner.search`.
         base: the program that it compiles.
-        options: of `delegate.load`, by name of a backend.
+        options: Backend name -> its options of `delegate.load`.
     """
 
     name: str
@@ -96,8 +96,8 @@ class ChosenPlan:
     Args:
         candidate: the candidate that compiled it, or whose compiler compiled a mixed plan.
         plan: the backend of each node.
-        options: of `delegate.load`, by name of a backend.
-        placement: for the report.
+        options: Backend name -> its options of `delegate.load`.
+        placement: What the report says about the placement.
     """
 
     candidate: Candidate
@@ -127,7 +127,7 @@ class MethodPlan:
     """A compiled plan of a method.
 
     Args:
-        name: for the report.
+        name: The plan's name in the report.
         candidate: see `ChosenPlan`.
         plan: the plan.
         program: the compiled method.

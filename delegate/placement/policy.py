@@ -53,7 +53,7 @@ class Estimated:
     Args:
         race: most seconds for running such plans, which also take at most half the time of lowering. 0: none run, so
             that equal models have equal plans.
-        machine: path of the profile of another machine, from `delegate calibrate`. None: that of this machine.
+        machine: path of another machine's profile, from `delegate calibrate`. None: the profile of this machine.
         lockfile: path of a lockfile to write, with the backend of each node.
     """
 
@@ -100,7 +100,7 @@ class Remote:
     Args:
         bundle: path of the bundle to write, with the candidates' programs and inputs. With costs it has the plans that
             are promising by these.
-        costs: path of the results of `delegate measure`, or a list, one for each bundle.
+        costs: path of the results that `delegate measure` wrote, or a list, one for each bundle.
         objective: see `Measured`.
         lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
     """
@@ -138,7 +138,7 @@ class NodeSupport:
         op: name of its operator, e.g. "aten.linear.default".
         module: path of its module; empty if it is in none.
         work: estimated operations: 2 per multiply-add, else 1 per element read or written.
-        verdicts: by backend, in order of preference.
+        verdicts: Backend name -> its verdict, in order of preference.
     """
 
     graph: str
@@ -159,7 +159,7 @@ class SupportTable:
     """The support of the backends for all nodes of a program.
 
     Args:
-        backends: in order of preference.
+        backends: Backends in order of preference.
         nodes: those that compute, in the order of methods and graphs.
     """
 
@@ -168,7 +168,7 @@ class SupportTable:
 
     @classmethod
     def of(cls, plans: Sequence[Mapping[str, Plan]]) -> SupportTable:
-        """Return the table of plans of one graph per method: backend -> the plan that prefers it.
+        """Return the plan table of one graph per method: backend -> the plan that prefers it.
 
         So the verdict on a node counts the patterns of its backend.
         """

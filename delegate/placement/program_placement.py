@@ -41,18 +41,18 @@ MEASURED = no(Reason.SLOWER, "as measured", "the table of plans shows by how muc
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlacer:
-    """The measurement of the candidates of all methods of a program.
+    """The measurement of the candidates for all methods of a program.
 
     Args:
-        bases: the original program first, then those of candidates, each with some of the methods.
-        settings: of the configuration.
+        bases: the original program first, then the candidates' programs, each with some of the methods.
+        settings: The configuration's settings.
         selection: the backends.
         artifacts: the cache of artifacts, which identifies backends; None without a cache.
         samples: method -> calls to compare; the first one is measured.
         floats: method -> its float reference, if it has one. An accuracy bound compares results with it, as `verify`
             does. Without a bound the reference is the program that is lowered.
         not_tried: method -> the quantized programs that were left out, with the reason.
-        store: of earlier measurements; None without a cache.
+        store: Where earlier measurements are stored; None without a cache.
         progress: receives a short text for each step.
         begun: start of the budget, by `time.monotonic`.
         remote: measurements of another machine, instead of local ones.
@@ -238,7 +238,7 @@ class ProgramPlacer:
         return ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
 
     def _size(self, choices: Mapping[str, ChosenPlan]) -> float:
-        """Return the bytes of the program of all methods: of its file, or of the process that runs its first method."""
+        """Return the bytes of the whole program: of its file, or of the process that runs its first method."""
         first, plan = next(iter(choices.items()))
         edges = {name: chosen.candidate.compiler.methods[name].edge for name, chosen in choices.items()}
         compiler = plan.candidate.compiler.fork_with(edges)

@@ -45,34 +45,21 @@ def race(
     kernels: KernelRequest | None,
     budget: float,
 ) -> dict[str, float]:
-    """Return the seconds of a call of each program, and of torch's own; the program to take comes first.
+    """Return the seconds of calling each program, and of torch's own; the program to take comes first.
 
     Programs that fail are left out, and so are those without time to run.
 
     Args:
-        programs: by name.
+        programs: Name -> the program that takes part.
         estimates: their estimated seconds, which count as much as the turns of a program differ.
-        method: to call.
+        method: The method that is called.
         ep: the method, with its example inputs.
         registry, kernels: to load the programs with.
         budget: seconds, also for loading.
     """
     end = time.monotonic() + budget
     with ExitStack() as stack:
-        calls: dict[str, tuple[_Call, _Call | None]] = {}
-        for name, program in programs.items():
-            leaves = arrays_of(copies(torch.utils._pytree.tree_leaves(ep.example_inputs)))
-            try:
-                loaded = stack.enter_context(
-                    LoadedProgram(program, registry, kernels, fallback="error", trust_code=True)
-                )
-                run = partial(loaded.method(method).run, leaves)
-                run()
-            except DelegateError:
-                continue
-            calls[name] = (run, loaded.reset if loaded.states else None)
-            if time.monotonic() > end and len(calls) > 1:
-                break
+        calls = _load(stack, programs, method, ep, registry, kernels, end)
         is_stateless = all(reset is None for _, reset in calls.values())  # torch's own calls would change the model
         if len(calls) > 1 and is_stateless and time.monotonic() < end:
             calls[EAGER] = _eager(ep), None
@@ -81,12 +68,37 @@ def race(
     return {name: min(turns[name]) for name in ranked if name in turns}
 
 
+def _load(
+    stack: ExitStack,
+    programs: Mapping[str, Program],
+    method: str,
+    ep: ExportedProgram,
+    registry: Registry,
+    kernels: KernelRequest | None,
+    end: float,
+) -> dict[str, tuple[_Call, _Call | None]]:
+    """Load programs until a time, at least two, and return for each what is called, and what resets its states."""
+    calls: dict[str, tuple[_Call, _Call | None]] = {}
+    for name, program in programs.items():
+        leaves = arrays_of(copies(torch.utils._pytree.tree_leaves(ep.example_inputs)))
+        try:
+            loaded = stack.enter_context(LoadedProgram(program, registry, kernels, fallback="error", trust_code=True))
+            run = partial(loaded.method(method).run, leaves)
+            run()
+        except DelegateError:
+            continue
+        calls[name] = (run, loaded.reset if loaded.states else None)
+        if time.monotonic() > end and len(calls) > 1:
+            break
+    return calls
+
+
 def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dict[str, list[float]]:
     """Return the seconds of a call in each turn; calls that fail are left out, and removed.
 
     Args:
         calls: name -> what is called, and what resets its states after each call.
-        end: by `time.monotonic`, after which no turn begins, except the first of each.
+        end: A time by `time.monotonic`, after which no turn begins, except the first of each.
     """
     turns: dict[str, list[float]] = {}
     for _ in range(_ROUNDS):

@@ -38,13 +38,13 @@ MAX_SAMPLES = 8  # to compare
 
 
 class ReferenceComparator:
-    """A comparison of programs of one method with torch.
+    """A comparison of one method's programs with torch.
 
     Args:
         ep: the reference: the method itself, or the float program that it was quantized from.
         edge: the same in edge dialect.
         samples: calls of it.
-        bound: the least SQNR in dB; None: that of the program's own precision.
+        bound: the least SQNR in dB; None: the bound for the program's own precision.
         is_random: True if the method draws random numbers, so that results cannot be compared.
     """
 
@@ -144,7 +144,7 @@ def samples_to_place(
         compiler: has the methods.
 
     Raises:
-        InputError: there are no inputs, they cannot be read, or they do not fit the method.
+        InputError: inputs are missing, they cannot be read, or they do not fit the method.
         ConfigError: a data file is named, and torchao is not installed.
     """
     source, where = None if settings.accuracy is None else settings.accuracy.inputs, "verify"

@@ -58,11 +58,11 @@ class SchemePlanner:
 
     Args:
         method: its name.
-        settings: of the placement.
+        settings: The placement's settings.
         compiler: has the float programs of all methods.
         exported: the float programs of all methods.
         samples: the calls to compare by method.
-        registry: of backends.
+        registry: The registry that knows the backends.
         progress: called with short progress texts.
 
     Attributes:
@@ -91,10 +91,10 @@ class SchemePlanner:
         self._bases: dict[str, BaseProgram] = {}  # by a digest of the program's structure
 
     def bases(self, end: float) -> Iterator[BaseProgram]:
-        """Yield the programs in which one scheme is that of all layers without a rule.
+        """Yield the programs in which all layers without a rule have one scheme.
 
         Args:
-            end: by `time.monotonic`, after which nothing is quantized.
+            end: A time by `time.monotonic`, after which nothing is quantized.
 
         Raises:
             ConfigError: a section does not fit; or for scheme: auto, none of them fits.
@@ -142,7 +142,7 @@ class SchemePlanner:
 
         Args:
             candidate: the candidate.
-            end: by `time.monotonic`, after which nothing is quantized again.
+            end: A time by `time.monotonic`, after which nothing is quantized again.
             fallback: the scheme of layers with too much noise, if the backend has it; None: these stay in float.
         """
         self._progress(f"quantizing for {candidate}")
@@ -174,7 +174,7 @@ class SchemePlanner:
         return [s for s in schemes if s.activations is not None or saves] if self._is_auto else schemes
 
     def _candidates(self) -> Sequence[QuantizedCandidate]:
-        """Return the candidates in which one scheme is that of all layers without a rule.
+        """Return the candidates in which all layers without a rule have one scheme.
 
         Those of scheme: auto are all schemes of all backends, in groups of several sizes and per channel. Those that
         are quantized in the least time come first, since the budget may end. Backends share a program if their schemes
@@ -217,7 +217,7 @@ def _sizes(scheme: QuantizationScheme, given: int | None, program: ExportedProgr
 
 
 def _channel_inputs(program: ExportedProgram, node: Node, scheme: QuantizationScheme) -> int:
-    """Return the inputs of a channel of a layer with a constant weight that the scheme quantizes; 0 for other nodes."""
+    """Return the inputs per channel of a layer with a constant weight that the scheme quantizes; 0 for other nodes."""
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
         return 0

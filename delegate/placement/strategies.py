@@ -67,7 +67,7 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
         is_named: the user has named the backends, so that they are in an order of preference.
 
     Raises:
-        ConfigError: the request is no placement, its values are invalid, or a package that it needs is not here.
+        ConfigError: the request is not a placement, its values are invalid, or a package that it needs is not here.
         PartitionError: a lockfile or costs cannot be read, or a lockfile cannot be written.
         ProgramError: a bundle cannot be written.
     """

@@ -37,7 +37,7 @@ class Placed:
         compiler: has the methods, and the plan to apply.
         exported: the methods; a candidate of measured placement may be quantized.
         placements: the measurements, by method.
-        options: of `delegate.load`, by name of a backend.
+        options: Backend name -> its options of `delegate.load`.
         quantization: method -> the configuration section of its chosen candidate, for the quantized methods.
         floats: the float references of methods that are other programs, by name.
     """

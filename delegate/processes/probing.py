@@ -12,10 +12,10 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from delegate.backends.info import BackendInfo
-from delegate.backends.state import PartBroken, check_answer, found, load_part, schema_of, to_json
+from delegate.backends.state import check_answer, found, load_part, schema_of, to_json
 from delegate.cache.runtime.probes import ProbeCache, surroundings
 from delegate.errors import BackendUnavailable
-from delegate.plugins import Plugin, full_traceback, load_object, one_line
+from delegate.plugins import Plugin, UnusablePlugin, full_traceback, load_object, one_line
 from delegate.processes.answering import Questions
 from delegate.processes.limits import AOT_LIMIT, UNNAMED_LIMIT
 from delegate.processes.process import Process, ProcessEnded
@@ -135,7 +135,7 @@ def _answer(question: str, fields: Sequence[str], _: Sequence[int]) -> dict[str,
         return _use(info) if question == "use" else _load_part(info, question)
     except BackendUnavailable as error:
         return {"absent": error.what, "remedy": error.remedy}
-    except PartBroken as error:
+    except UnusablePlugin as error:
         return {"problem": error.problem, "traceback": full_traceback(error.__cause__)}
     except (Exception, SystemExit) as error:
         what = "fails with its default options" if question == "use" else "has options without a schema"

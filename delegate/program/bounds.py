@@ -81,7 +81,7 @@ class ExpressionBounds:
         self._known: dict[int, tuple[Expr, Interval]] = {}  # by identity; the expression is kept, so that it stays
 
     def interval(self, expr: Expr) -> Interval:
-        """Return bounds of the values of an expression; infinite if none is known."""
+        """Return bounds on an expression's values; infinite if none is known."""
         if (known := self._known.get(id(expr))) is not None:
             return known[1]
         try:
@@ -110,13 +110,13 @@ class ExpressionBounds:
         return _ALL
 
     def largest(self, dim: Dim) -> int | None:
-        """Return the size that a dimension never exceeds; None if there is no known bound."""
+        """Return the size that a dimension never exceeds; None without a known bound."""
         if isinstance(dim, int):
             return dim
         bound = self.interval(dim)[1]
         return None if math.isinf(bound) else max(int(bound), 0)
 
     def largest_count(self, shape: Iterable[Dim]) -> int | None:
-        """Return the number of elements that a shape never exceeds; None if there is no known bound."""
+        """Return the number of elements that a shape never exceeds; None without a known bound."""
         sizes = [self.largest(dim) for dim in shape]
         return None if None in sizes else math.prod(size for size in sizes if size is not None)

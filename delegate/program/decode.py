@@ -134,7 +134,7 @@ class _Decoder:
             raise ValueError("elements are longer than the file, or used more than once")
 
     def _items(self, item: Any, field: str) -> Iterator[Any]:
-        """Return the tables of a vector of tables, or its texts."""
+        """Return the tables in a vector of tables, or its texts."""
         count = getattr(item, f"{field}Length")()
         self._spend(_ITEM_BYTES * count)
         return map(getattr(item, field), range(count))
@@ -148,7 +148,7 @@ class _Decoder:
         return tuple(vector.tolist())
 
     def _bytes(self, item: Any, field: str) -> bytes:
-        """Return a vector of bytes. A bytes object takes an eighth of the memory of a tuple."""
+        """Return a vector of bytes, which takes an eighth of a tuple's memory as a bytes object."""
         if not getattr(item, f"{field}Length")():
             return b""
         vector = getattr(item, f"{field}AsNumpy")()

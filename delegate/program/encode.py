@@ -266,7 +266,7 @@ class _Encoder:
 
 
 class _Row(NamedTuple):
-    """An instruction in the form of the vectors of Instructions."""
+    """An instruction in the form of the vectors in Instructions."""
 
     kind: int
     target: int
@@ -367,7 +367,7 @@ class _ArgPool:
         return _Placed(expr, self._exprs[key], nodes, height)
 
     def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
-        """Return the kind and the value of an argument, followed by those of its items."""
+        """Return the kind and the value of an argument, followed by the same for its items."""
         if depth == 0:
             raise ProgramError(f"an argument is nested deeper than {MAX_DEPTH}")
         if isinstance(arg, tuple):

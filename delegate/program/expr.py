@@ -112,7 +112,7 @@ def shorten(pieces: Iterable[str]) -> str:
 
 
 class SymbolValues(dict[int, Number]):
-    """The numbers of symbols, with a cache of the values of expressions over them. Many sizes share one expression.
+    """The numbers of symbols, with a cache for the values of expressions over them. Many sizes share one expression.
 
     Symbols may be added, but not changed.
     """
@@ -125,7 +125,7 @@ class SymbolValues(dict[int, Number]):
 
 
 def operands(op: Op) -> int:
-    """Return the number of operands of an operation."""
+    """Return the number of operands that an operation takes."""
     return 0 if op in LEAVES else 1 if op in _UNARY else 2
 
 
@@ -208,7 +208,7 @@ Dim = int | Expr
 
 
 def evaluate(dim: Dim, symbols: Mapping[int, Number]) -> int:
-    """Return a dimension's size if symbol i has the value `symbols[i]`; raise InputError if it is no size."""
+    """Return a dimension's size if symbol i has the value `symbols[i]`; raise InputError if it is not a size."""
     if isinstance(dim, int):
         return dim
     size = dim.evaluate(symbols)

@@ -88,7 +88,7 @@ def load(source: Source, *, copy: bool = False) -> Program:
             truncate or overwrite: that would crash a process with a mapping, or change its results.
 
     Raises:
-        ProgramError: there is no such file, it has another format version, or it is damaged.
+        ProgramError: the file does not exist, it has another format version, or it is damaged.
     """
     return parse(*open_source(source, copy=copy))
 
@@ -111,13 +111,13 @@ def parse(data: memoryview, name: str = "") -> Program:
 
 
 def _parts(program: Program) -> Iterator[memoryview | bytes]:
-    """Return the pieces of the file of a program, after verifying it."""
+    """Return the pieces of a program's file, after verifying it."""
     verify(program)
     return iter(assemble(program))
 
 
 def assemble(program: Program) -> Iterator[memoryview | bytes]:
-    """Yield the pieces of the file of a program without checking it."""
+    """Yield the pieces of a program's file without checking it."""
     from delegate.program.encode import encode, encode_debug_info  # not needed to read a file
 
     info = DebugInfo.of(program)

@@ -112,3 +112,13 @@ def written_inputs(program: Program, method: Method) -> tuple[int, ...]:
     calls = (c for c in walk(method.instructions) if isinstance(c, KernelCall))
     numbers = (written_input(program, method, call) for call in calls)
     return tuple(dict.fromkeys(number for number in numbers if number is not None))
+
+
+def source_of(method: Method, call: KernelCall) -> str:
+    """Return the user's line that a kernel call comes from; empty if it is unknown."""
+    return method.sources[call.source] if call.source >= 0 else ""
+
+
+def describe_operator(operator: str, name: str, line: str) -> str:
+    """Return an operator, the name of its node and the user's source line as one text, e.g. of a node with NaN."""
+    return f"{operator} ({name}){f' at {line}' if line else ''}"

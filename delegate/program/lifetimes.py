@@ -50,7 +50,7 @@ def check_memory(method: Method, bounds: ExpressionBounds) -> None:
 
     Args:
         method: what is checked.
-        bounds: of its sizes.
+        bounds: Bounds of the program's sizes.
 
     Raises:
         ProgramError: names the method and two values that overlap.
@@ -95,7 +95,7 @@ class Lifetimes:
 
     Args:
         method: the owner of the values.
-        storages: of the values; only aliases matter.
+        storages: The values' storages; only aliases matter.
 
     Attributes:
         start, end: the steps, by value; -1 for one that no instruction makes.
@@ -122,7 +122,7 @@ class Lifetimes:
             self._make(call.outputs)
 
     def lifetime(self, index: int, size: int) -> Lifetime:
-        """Return the lifetime of a value of `size` bytes."""
+        """Return the lifetime of a value that takes `size` bytes."""
         return Lifetime(size, self.start[index], self.end[index])
 
     def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:

@@ -23,7 +23,7 @@ class Block(NamedTuple):
     """The memory of one value.
 
     Args:
-        name: of the value.
+        name: The value's name.
         space: number of its memory space.
         offset, size: bytes, at the bounds of dynamic sizes.
         start, end: the first and the last step at which it is alive.
@@ -41,7 +41,7 @@ class PartitionMemory(NamedTuple):
     """The bytes that a partition gives to its vendor library.
 
     Args:
-        name: of the partition.
+        name: The partition's name.
         backend: that runs it.
         blob: bytes of the compiled model, with the weights that it holds.
         weights: bytes of packed weights beside it.

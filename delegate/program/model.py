@@ -69,7 +69,7 @@ class Value(NamedTuple):
     """A tensor of a method.
 
     Args:
-        name: of the node that produces the value, for people.
+        name: The name of the node that produces the value, for people.
         dtype: element type.
         shape: sizes; an `Expr` where it depends on the inputs' shapes or on data.
         storage: its memory.
@@ -88,7 +88,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """An argument that is a tensor: the index of a value of the method."""
+    """An argument that is a tensor: the index of a value in the method."""
 
     index: int
 
@@ -145,7 +145,7 @@ class StructuredCall(NamedTuple):
     """Control flow: runs its blocks according to `kind`.
 
     Args:
-        kind: of the control flow.
+        kind: The kind of control flow.
         operands: input values in the order of `Structure`.
         carried: the number of operands that one iteration passes to the next.
         blocks: the bodies.
@@ -168,7 +168,7 @@ class Symbol(NamedTuple):
     """A symbolic number of a method: a size, a number among the inputs, or an element of a tensor.
 
     Args:
-        name: for people, e.g. "s0" or the Dim's name "batch".
+        name: A name for people, e.g. "s0" or the Dim's name "batch".
         minimum, maximum: the range of integers that is allowed, inclusive; maximum None: unbounded.
         input, dim: the symbol is the size of that dimension of that input; dim -1: the input itself, a number.
             Input -1: known only from data.
@@ -223,7 +223,7 @@ class Method(NamedTuple):
         in_tree: tuple(args tuple, kwargs dict) over the inputs.
         out_tree: over the outputs.
         values: all tensors.
-        instructions: in the order of execution.
+        instructions: Instructions in the order of execution.
         symbols: the symbolic sizes; Expr.value is an index into them.
         arenas: bytes of each memory space, the host's first; -1 if the size depends on shapes and is planned per
             shape. Unused spaces at the end may be omitted.
@@ -311,7 +311,7 @@ class Program(NamedTuple):
         on_fallback: the reaction when a fallback is used: "allow", "warn" or "error".
         spaces: memory of devices: memory space n is `spaces[n - 1]`. Space 0, and one beyond these, is the host's.
         load_rules: the accepted values of load options as JSON, for `option_rules.rules_of_json`; may be empty.
-        version: of the format.
+        version: The format's version.
     """
 
     methods: tuple[Method, ...]

@@ -43,7 +43,7 @@ def array_over(data: Any, dtype: np.dtype[Any], shape: Sequence[int], offset: in
 def writable_view(array: Array) -> Array:
     """Return a writable view of a row-major array, for libraries that reject a read-only array but only read from it.
 
-    If the memory itself is read-only, such as that of a file, the view does not keep it alive.
+    If the memory itself is read-only, as a file's is, the view does not keep it alive.
 
     Raises:
         ValueError: the array is not row-major.

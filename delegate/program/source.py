@@ -1,4 +1,4 @@
-"""Sources of the bytes of a program file: a path, memory, a file object, a member of an archive."""
+"""Sources for the bytes of a program file: a path, memory, a file object, a member of an archive."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_source(source: Source, *, copy: bool = False) -> tuple[memoryview, str]
         copy: read the bytes into memory of this process, which nothing else changes; do not map or share them.
 
     Raises:
-        ProgramError: it cannot be read, or is no source.
+        ProgramError: it cannot be read, or is not a source.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         return _copied(flat(source)) if copy else flat(source), ""

@@ -38,7 +38,7 @@ class Stage(NamedTuple):
         method: its instructions. It has the symbols of the original method, and its own numbering of values.
         takes: values of the original method that are its inputs, in order.
         gives: values of the original method that are its outputs, in order; empty for the last stage, whose outputs
-            are those of the original method.
+            belong to the original method.
         call: runs after the stage and allocates its own results, because their sizes depend on data. It has the
             numbers of the original method.
         learns: symbols whose numbers can be read from values after the stage and the call.

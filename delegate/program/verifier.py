@@ -323,7 +323,7 @@ _INITIAL = {StorageKind.INPUT, StorageKind.CONSTANT, StorageKind.STATE}  # avail
 
 
 class _FlowChecker(_Checker):
-    """Checks of the instructions of a method with valid declarations.
+    """Checks on the instructions of a method with valid declarations.
 
     Args:
         program, method: the owner of the instructions.

@@ -30,13 +30,13 @@ def read_calibration(source: str, names: Sequence[str], where: str = _WHERE) -> 
     """Return the batches of a source.
 
     Args:
-        source: the path of a .npz file or of a folder of them, or "package.module:function". A file has one array per
-            input, by name, or without names in the order of the inputs.
+        source: the path of a .npz file or of a folder with several, or "package.module:function". A file has one array
+            per input, by name, or without names in the order of the inputs.
         names: names of the model's inputs.
         where: where the source is set, for error messages.
 
     Raises:
-        InputError: there is no such file or function, or it cannot be read.
+        InputError: the file or function does not exist, or it cannot be read.
     """
     path = Path(source)
     if os.path.isdir(path):
@@ -115,7 +115,7 @@ class CalibrationBatches:
         """Yield the positional and keyword arguments of each batch.
 
         Raises:
-            InputError: there are no batches, a batch does not fit or holds NaN or infinity, or an input never varies.
+            InputError: batches are missing, a batch does not fit or holds NaN or infinity, or an input never varies.
         """
         count = 0
         if not isinstance(self._batches, Iterable):

@@ -95,7 +95,7 @@ def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, 
 
 
 def settings_of(section: Quantization, backend: str) -> Settings:
-    """Return the settings of a section of the configuration for a backend."""
+    """Return a backend's settings from a section of the configuration."""
     return Settings(
         backend,
         section.scheme or "",
@@ -212,7 +212,7 @@ def convert(prepared: Prepared, note: Note | None = None) -> ExportedProgram:
 
     Args:
         prepared: the model.
-        note: called with a sentence on operators that stay in float because of the ranges of their operands.
+        note: called with a sentence on operators that stay in float because of their operands' ranges.
 
     Raises:
         ExportError: torchao cannot convert the model, or torch cannot export the result.
@@ -451,7 +451,7 @@ def _warn_of_vanishing(module: GraphModule, apart: Mapping[Node, Any]) -> None:
 
 
 def _vanishing_operands(module: GraphModule, node: Node, observer: Any) -> Iterator[tuple[Node, Node]]:
-    """Yield the observers of operands of which most values become 0 for a reader in integers, each with the reader."""
+    """Yield the observers of operands that mostly become 0 for a reader in integers, each with the reader."""
     readers = [user for call in calls_of(module, observer) for user in call.users]
     for operand in (source for source in node.all_input_nodes if readers and source.op == "call_module"):
         if observer_of(module, operand).vanishing(float(observer.calculate_qparams()[0])) > _MAX_VANISHING:

@@ -34,7 +34,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
             annotates, and a pattern of a batch norm would then match nothing.
 
     Raises:
-        ConfigError: from `annotate`: a pattern matches nothing, a scheme is unknown, or a group size of the settings
+        ConfigError: In `annotate`, a pattern matches nothing, a scheme is unknown, or a group size of the settings
             does not divide the inputs of a weight.
     """
 

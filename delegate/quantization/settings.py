@@ -64,8 +64,8 @@ def keep_in_float(settings: Rules, *, modules: Iterable[str] = (), nodes: Iterab
     Args:
         settings: the settings, or the section of a configuration; all other rules stay.
         modules: paths of modules, e.g. "encoder.layer.3.up"; everything inside stays in floats too.
-        nodes: names of nodes of the float program, see `float_node`. A node stands for one of several calls of a
-            module, or for an operator that is no module of its own.
+        nodes: node names in the float program, see `float_node`. A node stands for one of several calls to a
+            module, or for an operator that is not a module of its own.
     """
     return set_scheme(settings, OFF, modules=modules, nodes=nodes)
 
@@ -88,7 +88,7 @@ def schemes(backend: str, registry: Registry | None = None) -> dict[str, Quantiz
 
     Raises:
         ConfigError: the backend runs no integers.
-        BackendError: there is no such backend, or it is broken.
+        BackendError: the backend does not exist or is broken.
     """
     registry = registry or default_registry()
     schemes_by_name = {scheme.name: scheme for scheme in registry.aot(backend, absent_ok=True).quantization()}
@@ -128,7 +128,7 @@ class SchemeChoice:
         ]
 
     def require_matches(self, graphs: Iterable[Graph]) -> None:
-        """Check that every pattern matches a node of one of the exported graphs.
+        """Check that every pattern matches a node in one of the exported graphs.
 
         Raises:
             ConfigError: a pattern matches nothing; the remedy is the nearest name.

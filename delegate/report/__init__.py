@@ -56,10 +56,10 @@ class Report:
 
     Args:
         methods: names of the methods, in order.
-        nodes: of all methods, in the order of their graphs.
-        partitions: of all methods, in execution order.
-        notes: for people, e.g. patterns of the configuration that matched nothing.
-        accuracy: of whole methods on the inputs of `verify`.
+        nodes: All methods' nodes, in the order of their graphs.
+        partitions: All methods' partitions, in execution order.
+        notes: Notes for people, e.g. patterns of the configuration that matched nothing.
+        accuracy: The accuracy of whole methods on the inputs of `verify`.
         placements: the measured placements of methods.
         portable_shares: method -> the share of portable kernels in the time of its instructions, 0 to 1, in its last
             profile; only of profiled methods.
@@ -68,7 +68,7 @@ class Report:
             placed by estimates. A way is a backend with kernels for the rest, "portable", or "mixed".
         fingerprints: method -> name of a weight, buffer or constant -> its checksum, dtype and shape; "" -> the
             checksum of the graph. Only of compiled programs.
-        memory: the memory of the methods of a compiled program. It follows from the program, so the JSON does not have
+        memory: the memory of a compiled program's methods. It follows from the program, so the JSON does not have
             it.
     """
 
@@ -115,8 +115,8 @@ class Report:
         """Write the report as one HTML page that needs no server and no network; see docs/how-to/report.md.
 
         Args:
-            path: of the file.
-            name: of the model, for people.
+            path: Where the file is written.
+            name: The model's name, for people.
             profile: the times of a `with program.profile()` block.
             diagnosis: the result of `program.debug(inputs)`.
 
@@ -130,7 +130,7 @@ class Report:
     def page_data(
         self, name: str, profile: Profile | None = None, diagnosis: Diagnosis | None = None
     ) -> dict[str, Any]:
-        """Return the data of the report's page; the arguments are those of `save_html`."""
+        """Return the data of the report's page; it takes the arguments of `save_html`."""
         from delegate.devtools.page.data import report_data
 
         timings = profile.to_json() if profile else []
@@ -149,7 +149,7 @@ class Report:
         """Return the report of a JSON text, from the file `where`.
 
         Raises:
-            ProgramError: the text is no report. Or it is empty, as in a program without debug info.
+            ProgramError: the text is not a report. Or it is empty, as in a program without debug info.
         """
         if not text:
             what = "the report cannot be read: the program has no debug info"
@@ -337,7 +337,7 @@ def _table(partitions: Sequence[PartitionReport]) -> Table:
 
 
 def _patterns(partition: PartitionReport) -> Iterator[str]:
-    """Yield the number of matches of each pattern, with its name in quotes."""
+    """Yield how often each pattern matches, with its name in quotes."""
     for name, count in Counter(pattern.name for pattern in partition.patterns).items():
         yield f"{count} of the pattern {name!r}"
 

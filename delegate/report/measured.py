@@ -23,7 +23,7 @@ def cost_text(cost: float | None, objective: str) -> str:
     """Return a cost with its unit, e.g. "1.250 ms"; empty for None.
 
     Args:
-        cost: in seconds per call, or bytes.
+        cost: The cost in seconds per call, or in bytes.
         objective: a key of `UNITS`.
     """
     unit = UNITS[objective]
@@ -56,7 +56,7 @@ class PlanCost:
         partitions: number of delegates.
         cost: the median over its rounds, in seconds per call, or bytes; None if it was not measured.
         rounds: number of measured rounds.
-        against: its cost relative to that of the chosen plan; None for the chosen plan, and if it was not measured.
+        against: its cost relative to the chosen plan's cost; None for the chosen plan, and if it was not measured.
         sqnr_db: the SQNR of its results against torch; None if it was not measured.
         why: the reason that it was dropped, e.g. "was killed by SIGSEGV"; else empty.
     """
@@ -144,7 +144,7 @@ class Placement:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Placement:
-        """Return the placement of the result of `dataclasses.asdict`.
+        """Return the placement that `dataclasses.asdict` turned into a dict.
 
         Raises KeyError, TypeError or ValueError for other data.
         """

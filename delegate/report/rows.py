@@ -19,7 +19,7 @@ class NodeReport:
 
     Args:
         method: the method of the node.
-        name: of the node; in a graph of control flow prefixed by the graph's name, e.g. "true_graph_0.relu".
+        name: The node's name; in a graph of control flow prefixed by the graph's name, e.g. "true_graph_0.relu".
         op: its operator, e.g. "aten.add.Tensor".
         backend: the backend that runs it, or "portable".
         partition: name of its partition; empty if portable.
@@ -30,7 +30,7 @@ class NodeReport:
         work: its share of the method's estimated operations, 0 to 1.
         time: its share of the method's estimated time, 0 to 1; 0 in reports of
             earlier versions.
-        inputs: the names of the nodes, inputs, constants and states that it reads; those that are no nodes begin with
+        inputs: the names of the nodes, inputs, constants and states that it reads; those that are not nodes begin with
             "input ", "constant " or "state ".
         nbytes: bytes of its results at the sizes of the export.
     """
@@ -55,7 +55,7 @@ class Accuracy:
     """The error of results against a reference, the worst of several outputs; see docs/reference/accuracy.md.
 
     Args:
-        sqnr_db: the reference's power over that of the difference, in decibels. Infinite: no difference. Minus
+        sqnr_db: the reference's power over the difference's power, in decibels. Infinite: no difference. Minus
             infinite: one without a signal, or numbers against NaN or infinities. NaN: nothing was finite.
         max_error: the greatest difference.
         relative_error: the greatest difference over the greatest absolute value in the reference.
@@ -78,7 +78,7 @@ class Accuracy:
 
 
 class InputOrigin(StrEnum):
-    """The origin of the inputs of an accuracy check, by which its figures are strong or weak evidence."""
+    """The origin of an accuracy check's inputs, by which its figures are strong or weak evidence."""
 
     GIVEN = "given"
     EXAMPLE = "example"
@@ -98,7 +98,7 @@ _WEAKNESSES = {
 
 @dataclass(frozen=True, slots=True)
 class MethodAccuracy:
-    """The error of the results of a method against a reference.
+    """The error of a method's results against a reference.
 
     Args:
         method: the name of the method.
@@ -125,7 +125,7 @@ class MethodAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class LayerAccuracy:
-    """The error of one quantized layer against the float reference, on the first of the inputs of `verify`.
+    """The error of one quantized layer against the float reference, on the first inputs of `verify`.
 
     Args:
         method: the method of the layer.

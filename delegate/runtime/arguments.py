@@ -37,7 +37,7 @@ class NamedTuple(tuple[Any, ...]):
 
 
 def leaves_of(definition: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the flat leaves of a method's arguments; raise InputError if their structure is not that of the export."""
+    """Return the flat leaves of a method's arguments; raise InputError if their structure differs from the export."""
     with translate_input_errors(f"the arguments of method {definition.name}"):
         return flatten(definition.in_tree, _bind_names(definition, args, kwargs))
 
@@ -70,7 +70,7 @@ def _bind_names(
 
 
 def _argument_names(args: Tree, inputs: Sequence[Input]) -> list[str]:
-    """Return the name of each positional argument: the root of the path of its first leaf."""
+    """Return the name of each positional argument: the root of its first leaf's path."""
     names: list[str] = []
     first = 0
     for i, child in enumerate(args.children):

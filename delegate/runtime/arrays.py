@@ -36,8 +36,8 @@ class Arrays:
         arenas: memory for a method with a saved memory plan; allocated here if None.
 
     Attributes:
-        storage: of every value.
-        shapes: of every value.
+        storage: Every value's storage.
+        shapes: Every value's shape.
         slots: the entries to fill in each call, by value.
     """
 
@@ -136,7 +136,7 @@ class Arrays:
         return self.shadow(index) if example is None else example
 
     def set_example(self, index: int, view: Array) -> None:
-        """Set the strides of a view of a value that differs between calls."""
+        """Set the strides of a view on a value that differs between calls."""
         self._examples[index] = view
 
     def arguments(self, args: Iterable[Arg]) -> list[Any]:
@@ -176,9 +176,9 @@ def make_arenas(
     """Return memory for every memory space of a method; raise as `Space.blocks` and `Platform.memory` do.
 
     Args:
-        resources: of the context.
+        resources: The context's resources.
         method: the method to bind.
-        storages: of its values.
+        storages: The storages that the values have.
         totals: bytes of every memory space.
         size_of: returns the bytes of a value.
     """

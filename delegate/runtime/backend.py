@@ -33,7 +33,7 @@ class DeviceTensor(ABC):
 
     Args:
         shape: sizes.
-        dtype: of the array that would hold it; bfloat16 is uint16.
+        dtype: The dtype of an array that would hold it; bfloat16 is uint16.
 
     Attributes:
         host: its content, if that lies on the host instead of the device; else None.
@@ -105,7 +105,7 @@ class Delegate(ABC):
         `execute`, unless the delegate is `thread_safe`.
 
         Args:
-            inputs: in the order that `execute` gets them.
+            inputs: The inputs in the order in which `execute` receives them.
             outputs: likewise.
 
         Raises:
@@ -162,7 +162,7 @@ class BackendRuntime(ABC):
 
     Attributes:
         load_options: compile specs that `delegate.load(..., options=...)` may replace, with their types (int, bool,
-            str or float). They need no other blob. `threads` is the number of threads of a call; absent or 0 means all
+            str or float). They need no other blob. `threads` is the number of threads in a call; absent or 0 means all
             cores.
         blob_format: the format of its blobs, if they have such a header. The tests of every backend then make blobs of
             other versions.
@@ -172,7 +172,7 @@ class BackendRuntime(ABC):
     load_options: ClassVar[Mapping[str, type]] = MappingProxyType({})
 
     def expect(self, size: int) -> None:  # noqa: B027 - most do not care
-        """Receive, before the first `init`, the total bytes of the data of all its partitions in the program."""
+        """Receive, before the first `init`, the total data bytes of all its partitions in the program."""
 
     @abstractmethod
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:

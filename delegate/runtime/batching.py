@@ -42,7 +42,7 @@ class Batching:
     outputs: tuple[int, ...]
 
     def rows(self, arguments: Sequence[Any]) -> int:
-        """Return the number of rows of a request."""
+        """Return the number of rows in a request."""
         return int(arguments[self.inputs[0]].shape[0])
 
     def key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ class Batching:
         return joined
 
     def split(self, results: Sequence[Any], rows: Sequence[int]) -> list[list[Any]]:
-        """Return the leaves of the result of each request, which are views."""
+        """Return the leaves of each request's result, which are views."""
         split, first = [], 0
         for count in rows:
             own = list(results)
@@ -72,7 +72,7 @@ def batching_of(method: Method, most: int, where: str, remedy: str) -> Batching 
     """Return how the requests of a method are joined; None if they cannot be.
 
     Args:
-        method: of a program without states.
+        method: A method of a program without states.
         most: rows of one call.
         where: the model, for messages.
         remedy: how to call it without batches, for messages.
@@ -125,8 +125,8 @@ def _require_independent_rows(method: Method, batching: Batching, where: str, re
     """Raise ConfigError if the results of a row depend on other rows, or on their number.
 
     Args:
-        method: of the model.
-        batching: of the method.
+        method: The model's method.
+        batching: How the method is batched.
         where, remedy: see `batching_of`.
     """
     one, other = (leaves(method.inputs, random_inputs(method.definition, seed)) for seed in (0, 1))

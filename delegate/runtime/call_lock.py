@@ -19,7 +19,7 @@ class CallLock:
 
     If such code needs the lock again, its thread would wait for itself. That raises an error. Other threads wait.
 
-    Every call pays for its locks, so there the lines of `hold` stand in place of the call of it, which takes longer
+    Every call pays for its locks, so there the lines of `hold` stand in place of a call to it, which takes longer
     than they do. A signal handler may run between any two of them. It may take the lock before there is an owner and
     after that, since the thread may take it twice, and the call uses nothing then.
 

@@ -38,7 +38,7 @@ class Context(NotPicklable):
     handler or a `__del__` that interrupts a call.
 
     Args:
-        resources: what all contexts of the program share; its states are what those of the context start with.
+        resources: what all contexts of the program share; its states are what the context's states start with.
     """
 
     def __init__(self, resources: Resources) -> None:
@@ -134,7 +134,7 @@ class Context(NotPicklable):
             parts: the parts of the snapshot; everything else stays unchanged.
 
         Raises:
-            InputError: names, dtypes or shapes are not those of the states, which stay unchanged.
+            InputError: names, dtypes or shapes differ from the states, which stay unchanged.
         """
         with self._lock.hold(), translate_input_errors("the snapshot"):
             self._states.restore(snapshot, parts)
@@ -167,7 +167,7 @@ class Context(NotPicklable):
 
     @contextmanager
     def profile(self, *, inner: bool = False) -> Iterator[Profile]:
-        """Measure the calls of this context inside a `with` block: the number of runs of each instruction, and their
+        """Measure the calls of this context inside a `with` block: how often each instruction runs, and its
         time.
 
         After the block, the report has the measured shares. See `listen` for `inner`, the cost, and the errors.

@@ -112,7 +112,7 @@ class ScanStep(_ControlStep):
     """Runs the body for every part of the sequences; a map is a scan that carries nothing.
 
     Args:
-        place: for messages.
+        place: Where this is, for messages.
         start: moves the carried values in.
         sequences, parts: the complete arrays, and the body's inputs for their parts.
         body: the block.
@@ -153,8 +153,8 @@ def structured_step(arrays: Arrays, call: StructuredCall, bind: Bind, method: st
     """Return the step of a structured call.
 
     Args:
-        arrays: of the method.
-        call: to bind.
+        arrays: The method's arrays.
+        call: The call that is bound.
         bind: returns the steps of instructions.
         method: its name, for messages.
     """

@@ -61,8 +61,8 @@ def close_delegates(specs: Iterable[DelegateSpec], delegates: Iterable[Delegate]
     """Free the vendor libraries' resources of every delegate.
 
     Args:
-        specs: of the delegates, in their order; there may be more.
-        delegates: to close.
+        specs: The delegates' specs, in their order; there may be more.
+        delegates: The delegates that are closed.
 
     Raises:
         BackendFailed: one could not be closed. All others are closed.
@@ -176,7 +176,7 @@ def open_blob(
     """Create a guarded delegate through a runtime part.
 
     Raises:
-        BackendFailed: the blob is code and is not trusted, or the result is no delegate.
+        BackendFailed: the blob is code and is not trusted, or the result is not a delegate.
         Exception: any, of the runtime part.
     """
     if not trust_code:

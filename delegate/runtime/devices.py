@@ -36,9 +36,9 @@ class Space:
 
     Args:
         number: index of the space, 1 for the first.
-        space: of the program.
-        runtime: of its backend, which has created a delegate; None: values lie in the host's memory.
-        fallbacks: of the program; None: missing device memory is an error.
+        space: A memory space of the program.
+        runtime: The runtime part of its backend, which has created a delegate; None: values lie in the host's memory.
+        fallbacks: The program's fallbacks; None: missing device memory is an error.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Space:
         """Return a block of memory per offset; None if the values must lie in the host's memory.
 
         Args:
-            requested: by offset, the bytes and the delegate that fills them.
+            requested: Offset -> the bytes and the delegate that fills them.
 
         Raises:
             BackendFailed: the device has no memory left, and the delegate has no fallback.

@@ -38,7 +38,7 @@ class DynamicExecutor:
     """Runs a method with symbols. Not thread-safe.
 
     Args:
-        resources: of the context.
+        resources: The context's resources.
         method: the method to run.
         symbols: returns the number of each symbol in the inputs.
     """

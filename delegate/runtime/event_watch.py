@@ -28,7 +28,7 @@ class EventWatch(NamedTuple):
     """Sends the events of a context to listeners.
 
     Args:
-        subscriptions: of the listeners.
+        subscriptions: The listeners' subscriptions.
         clock: nanoseconds.
         context: the number of the context.
         modules: paths of modules.
@@ -194,7 +194,7 @@ class ModulePaths:
 
 
 def _kind(method: Method, call: Instruction) -> Kind:
-    """Return the kind of an instruction, which is also that of the copies that it needs."""
+    """Return the kind of an instruction, which the copies that it needs share."""
     if isinstance(call, KernelCall):
         values = (*call.outputs, *reads(call))
         stored = (method.values[i].storage for i in values)

@@ -302,7 +302,7 @@ class ExecutionPlan:
         self.steps.append(UploadStep(args, target, space, spec))
 
     def _compact_per_call(self, index: int, inputs: list[Any], i: int) -> None:
-        """Give the delegate a row-major copy of a view of the caller's array, which may be strided."""
+        """Give the delegate a row-major copy of a view on the caller's array, which may be strided."""
         slots = self._arrays.slots[self._arrays.same(index)]
         slots[:] = [slot for slot in slots if slot[0] is not inputs or slot[1] != i]  # arrays are not compared
         inputs[i] = self._arrays.allocate(index)

@@ -53,7 +53,7 @@ class Fallbacks:
     """The fallbacks of one loaded program.
 
     Args:
-        resources: of the program.
+        resources: The program's resources.
         warn: True for one RuntimeWarning per partition that uses its fallback.
     """
 

@@ -1,4 +1,4 @@
-"""A backend's delegate behind views of the arrays of each call, so that it cannot damage what others use."""
+"""A backend's delegate behind views on each call's arrays, so that it cannot damage what others use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from delegate.runtime.backend import Array, Delegate, DeviceTensor, ReportOperat
 
 
 class GuardedDelegate(Delegate):
-    """A delegate that passes views of the arrays of each call to the delegate of a backend.
+    """A delegate that passes views on each call's arrays to a backend's delegate.
 
     The arrays belong to the caller, to the arena or to a state. The backend may write only to the outputs, and only
-    during the call: its views of the inputs are read-only, and those of the outputs become read-only afterwards.
+    during the call: its views of the inputs are read-only, and its views of the outputs become read-only afterwards.
 
     Args:
         delegate: the backend's own.

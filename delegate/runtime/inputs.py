@@ -186,7 +186,7 @@ def _to_numpy(leaf: Any, dtype: DType, name: str) -> Array:
     """Return an input as an array of its own dtype and shape.
 
     Raises:
-        InputError: the input cannot become an array, or has integers in place of the bits of bfloat16.
+        InputError: the input cannot become an array, or has integers in place of bfloat16 bits.
     """
     if isinstance(leaf, np.ndarray):
         # NumPy imports its masked arrays when they are first named; a fork in the middle of an import hangs the child.
@@ -286,7 +286,7 @@ def writable_inputs(
         arrays: the arrays of the leaves, which may be copies.
 
     Raises:
-        InputError: an input is no array, is read-only, or shares memory with another input or within itself.
+        InputError: an input is not an array, is read-only, or shares memory with another input or within itself.
     """
     definitions = [method.inputs[number] for number in written]
     own = [
@@ -305,7 +305,7 @@ def writable_inputs(
 
 
 def _may_overlap(arrays: Iterable[Array]) -> bool:
-    """Return True if the byte range of an array overlaps that of another."""
+    """Return True if the byte range of an array overlaps another array's range."""
     bounds = sorted(map(byte_bounds, arrays))
     return any(end > start for (_, end), (start, _) in pairwise(bounds))
 

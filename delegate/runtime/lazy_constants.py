@@ -65,12 +65,12 @@ class LazyConstantTable:
         self._methods: dict[int, tuple[tuple[Instruction, ...], LazyConstants]] = {}
 
     def of(self, program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
-        """Return those of a method, for any memory plan.
+        """Return the lazy constants of a method, for any memory plan.
 
         Args:
             program, method: the method and its program.
             kernels: that it runs on.
-            storage: of its values.
+            storage: The storage that its values have.
         """
         known = self._methods.get(id(method.instructions))
         if known is None:

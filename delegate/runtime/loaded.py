@@ -76,11 +76,11 @@ def load(
         source: a path, which is mapped; its bytes; a binary file object, read from where it stands; a `zipfile.Path` or
             a file of `importlib.resources`.
         kernels: kernel libraries in order of preference, each a name ("aten": torch's own kernels) or a `KernelTable`
-            of the caller's own; "portable" comes last if it is not named. None: those of the installed plugins, then
-            "portable".
+            of the caller's own; "portable" comes last if it is not named. None: the libraries of installed plugins,
+            then "portable".
         fallback: see `LoadedProgram`.
         platform: where memory, time and messages come from and go to.
-        trust_code: open partitions that are machine code too, such as those of TVM and QNN: it runs in this process,
+        trust_code: open partitions that are machine code too, as TVM and QNN make them: it runs in this process,
             so give True only for a file that comes from where you would take a library.
         isolate: run the delegates in a process of their own, for an untrusted file: vendor libraries parse its blobs.
             If one of them crashes, a BackendFailed is raised, or the partition falls back. A number: seconds after
@@ -159,7 +159,7 @@ def _require_mapping(value: Any, what: str, kind: str) -> None:
 
 
 def _time_limit(isolate: Any) -> float | None:
-    """Return the seconds of an argument `isolate`, None if there is no limit; raise ConfigError if it is invalid."""
+    """Return the seconds of an argument `isolate`, None without a limit; raise ConfigError if it is invalid."""
     if isinstance(isolate, bool):
         return None
     if isinstance(isolate, int | float) and 0 < isolate <= _MAX_SECONDS:
@@ -372,7 +372,7 @@ def _fallbacks(shared: Resources, policy: str) -> Fallbacks | None:
 
 
 def _spaces(program: Program, runtimes: Mapping[str, BackendRuntime], fallbacks: Fallbacks | None) -> tuple[Space, ...]:
-    """Return the memory spaces of devices of a program; `runtimes` are those that have created a delegate."""
+    """Return the device memory spaces of a program; `runtimes` are those that have created a delegate."""
     if not program.spaces:
         return ()
     from delegate.runtime.devices import Space  # most programs have none

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Method(NotPicklable):
     """One entry point of a program.
 
-    Calls from several threads are safe; those of the methods of one context run one after another, because they share
-    its states, and those of one method its arena.
+    Calls from several threads are safe; calls of one context's methods run one after another, because they share
+    its states, and calls of one method share its arena.
 
     Attributes:
         written: the numbers of the inputs that the module writes to. The caller's arrays hold the new values after a
@@ -91,7 +91,7 @@ class Method(NotPicklable):
         return results[0] if self._gives_leaf else unflatten(self.definition.out_tree, results)
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the flat leaves of the arguments; raise InputError if their structure is not that of the export."""
+        """Return the flat leaves of the arguments; raise InputError if their structure differs from the export."""
         return leaves_of(self.definition, args, kwargs)
 
     def run(self, leaves: Sequence[Any]) -> list[Any]:
@@ -157,7 +157,7 @@ class Method(NotPicklable):
 
         Args:
             watch: the observer.
-            profiled: delegates, each with a lock, that replace those of the program.
+            profiled: delegates, each with a lock, that replace the program's delegates.
         """
         with self._lock.hold():
             self._bind(self._resources._replace(watch=watch, profiled=profiled))

@@ -38,7 +38,7 @@ def allocate(size: int) -> Array:
 def log(level: Level, message: str) -> None:
     """Send a message to Python's logger "delegate".
 
-    If nothing has imported `logging`, there is no listener. Importing it takes as long as loading a small program.
+    If nothing has imported `logging`, a listener cannot exist. Importing it takes as long as loading a small program.
     """
     if logging := sys.modules.get("logging"):
         logging.getLogger("delegate").log(_LEVELS[level], message)

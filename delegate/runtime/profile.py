@@ -59,10 +59,10 @@ class Durations:
 
 @dataclass(slots=True)
 class Timing:
-    """The runs of an instruction, or of an operator of a vendor library.
+    """The runs of an instruction, or of a vendor library's operator.
 
     The first run after each binding of an instruction is a warm-up run, as is the first run of a library's operator.
-    The mean, the median and the minimum are those of the other runs, if there are any.
+    The mean, the median and the minimum cover the other runs, if there are any.
 
     Args:
         method: the name of its method; of a library's operator empty.
@@ -70,7 +70,7 @@ class Timing:
         what: its operator, partition, or kind of control flow. The time of control flow includes its blocks.
         source: the user's own line; empty if unknown.
         module: path of the user's module; empty if unknown.
-        kind: of the instruction.
+        kind: The instruction's kind.
         library: the kernel library of a kernel; else empty.
         warm_up: the warm-up runs.
         later: the other runs.
@@ -186,7 +186,7 @@ class Profile:
         """Return the share of portable kernels in the time of all instructions, 0 to 1, by method that ran.
 
         Each instruction counts its runs times `per_run`, which leaves out warm-up runs if there are others. The time of
-        control flow is that of its instructions.
+        control flow is the time of its instructions.
         """
         spent: dict[str, dict[Kind, float]] = {}
         for t in self.timings:
@@ -199,7 +199,7 @@ class Profile:
     def table(self) -> Table:
         """Return the timings as a table for people, which `str` formats.
 
-        A profile without runs has one row, which states that. `share` is that of an instruction in the time of all
+        A profile without runs has one row, which states that. `share` is the part of an instruction in the time of all
         instructions, by its runs times the mean. `mean us`, `median us` and `least us` exclude warm-up runs if there
         are others. Operators of a vendor library follow their partition. Kernels of other libraries than `portable`
         have the name of the library.

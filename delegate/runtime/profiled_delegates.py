@@ -1,4 +1,4 @@
-"""Delegates that report the operators of their vendor library, and replace those of a program for a listener."""
+"""Delegates that report the operators of their vendor library, and replace a program's delegates for a listener."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ProfiledDelegates:
     """The delegates of a program whose library reports its operators, opened again.
 
     Args:
-        specs: of all delegates of the program.
-        delegates: of the program.
-        subscriptions: of the listeners that receive the operators.
+        specs: The specs of all delegates of the program.
+        delegates: The program's delegates.
+        subscriptions: Subscriptions of the listeners that receive the operators.
 
     Attributes:
         delegates: number of a delegate -> the delegate and lock in its place.

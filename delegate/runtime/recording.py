@@ -1,4 +1,4 @@
-"""A region as a list of calls of named functions: plain data, which the runtime part replays with functions of its own.
+"""A region as a list of calls to named functions: plain data, which the runtime part replays with functions of its own.
 
 `delegate.backends.tracing.Recorder` records it. The functions may compute at once, as NumPy does. Or they may build the
 graph of a library: `jit(lambda *inputs: recording.replay(FUNCTIONS, inputs, constants))`.
@@ -42,11 +42,11 @@ class Recording:
     its second result. `{"float": "inf"}` is a number that JSON lacks. Dtypes are their names, e.g. "float32".
 
     Args:
-        inputs: dtype and number of dimensions of each input.
+        inputs: each input's dtype and number of dimensions.
         constants: dtype and shape of each constant. The bytes are the blob's data, in this order.
         calls: name of a function and arguments, per call.
         outputs: an argument per output.
-        result_types: dtype and number of dimensions of each output.
+        result_types: each output's dtype and number of dimensions.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -68,7 +68,7 @@ class Recording:
             functions: the functions that its calls may name.
 
         Raises:
-            BackendFailed: it is no recording, or its calls do not fit the functions or each other.
+            BackendFailed: it is not a recording, or its calls do not fit the functions or each other.
         """
         try:
             data = json.loads(bytes(content))
@@ -152,9 +152,9 @@ class RecordingRuntime(BackendRuntime):
         """Create a delegate.
 
         Args:
-            recording: checked, except for the number of arguments of each call.
+            recording: checked, except for the number of arguments in each call.
             constants: arrays over the program file; bfloat16 as uint16.
-            compile_specs: of the artifact.
+            compile_specs: The artifact's compile specs.
         """
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:

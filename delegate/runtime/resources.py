@@ -22,7 +22,7 @@ class Resources(NamedTuple):
     """The resources of one context. All contexts of a program share all but states, lock, watch and profiled delegates.
 
     Args:
-        program: to bind.
+        program: The program that is bound.
         constants: an array per constant.
         delegates: a delegate per partition.
         delegate_locks: held while a delegate runs; None for a thread-safe delegate.

@@ -177,12 +177,12 @@ class SingleDelegateFastPath:
     shares neither an arena nor states with other calls.
 
     Args:
-        step: of the delegate.
+        step: The step that runs the delegate.
         types: shape and dtype of every result.
         empty: returns an uninitialised array of a shape and dtype.
 
     Attributes:
-        lock: of the delegate.
+        lock: The delegate's lock.
     """
 
     __slots__ = ("_empty", "_execute", "_step", "_types", "lock")
@@ -227,7 +227,7 @@ def failed(spec: DelegateSpec, error: BaseException, callers: str = "") -> Deleg
     """Return the error that names the partition; of the error's own class if it is one of this project's.
 
     Args:
-        spec: of the partition's delegate.
+        spec: The spec of the partition's delegate.
         error: that the backend raised.
         callers: the methods that run the partition, e.g. "method forward", if they are known.
     """

@@ -26,7 +26,7 @@ class Executor(Protocol):
 
 
 class Watch(Protocol):
-    """An observer of the instructions of a context."""
+    """An observer of a context's instructions."""
 
     def executor(self, method: Method, executor: Executor) -> Executor:
         """Return the executor of a method, wrapped."""
@@ -34,10 +34,10 @@ class Watch(Protocol):
     def watched(
         self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
-        """Return the steps of an instruction, wrapped; `shapes` are those of all values of the method."""
+        """Return the steps of an instruction, wrapped; `shapes` are the shapes of all values of the method."""
 
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
-        """Return the result of an instruction's function that is no step."""
+        """Return the result of an instruction's function that is not a step."""
 
 
 class StepWatch(ABC):
@@ -51,7 +51,7 @@ class StepWatch(ABC):
     def watched(
         self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
-        """Return the steps of an instruction, wrapped; `shapes` are those of all values of the method."""
+        """Return the steps of an instruction, wrapped; `shapes` are the shapes of all values of the method."""
 
     def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
         """Run the function of an instruction that has no steps."""

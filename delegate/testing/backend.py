@@ -20,7 +20,6 @@ import torch.utils._pytree as pytree
 
 import delegate
 from delegate.backends.aot import Region, RegionFailed, RegionRefused
-from delegate.backends.state import IN_PROCESS
 from delegate.edge.export import to_edge
 from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize
@@ -28,7 +27,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendFailed
 from delegate.partitioner.extraction import planned_regions
 from delegate.partitioner.planning import plan
-from delegate.plugins import PluginState
+from delegate.plugins import IN_PROCESS, PluginState
 from delegate.program.file import load, serialize
 from delegate.registry import default_registry
 from delegate.runtime.delegates import open_blob
@@ -95,7 +94,7 @@ class BackendTests:
     examples: ClassVar[int] = 10
 
     def another_version(self, blob: bytes) -> bytes | None:
-        """Return a blob as another version of the backend would write it; None if there is no other version.
+        """Return a blob as another version of the backend would write it; None without another version.
 
         `init` must refuse it. The default changes the version in the header, if the runtime part has a `blob_format`.
         """
@@ -358,7 +357,7 @@ class BackendTests:
 
 
 def _families() -> list[Any]:
-    """Return the names of the families of generated cases."""
+    """Return the family names of generated cases."""
     if find_spec("hypothesis") is None:
         absent = pytest.mark.skip(reason="Hypothesis is not installed: pip install hypothesis")
         return [pytest.param("", marks=absent, id="all")]
@@ -368,7 +367,7 @@ def _families() -> list[Any]:
 
 
 def arrays_of(values: Any) -> list[Any]:
-    """Return copies of the tensors of a pytree as arrays; bfloat16 as its bits."""
+    """Return copies of a pytree's tensors as arrays; bfloat16 as its bits."""
     leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     raw = [leaf.detach().clone().contiguous() for leaf in leaves]
     return [(t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for t in raw]

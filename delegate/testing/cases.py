@@ -23,7 +23,8 @@ class Case:
         args: example inputs.
         dynamic_shapes: the argument of `torch.export.export`.
         others: inputs of other sizes, if sizes are dynamic.
-        tolerance: the largest absolute error, relative to the largest absolute value; None for that of the test class.
+        tolerance: the largest absolute error, relative to the largest absolute value; None for the test class's
+            tolerance.
     """
 
     module: torch.nn.Module
@@ -59,7 +60,7 @@ class Case:
 
 
 def _of_rows(x: Tensor, count: int) -> Tensor:
-    """Return a tensor with so many rows, which are those of x in turn."""
+    """Return a tensor with so many rows, which are the rows of x in turn."""
     return x[torch.arange(count) % x.shape[0]] if x.shape[0] else x
 
 
@@ -162,7 +163,7 @@ class _Function(nn.Module):
 
 
 def _one(module: nn.Module, *shape: int) -> Case:
-    """Return the case of a module of one input, with the same weights on every machine."""
+    """Return the case of a module with one input, with the same weights on every machine."""
     with torch.no_grad():
         for i, weight in enumerate(module.parameters()):
             weight.copy_(torch.linspace(-0.5, 0.5 + i, weight.numel()).reshape(weight.shape))
@@ -170,7 +171,7 @@ def _one(module: nn.Module, *shape: int) -> Case:
 
 
 def _two(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Case:
-    """Return the case of a function of two inputs."""
+    """Return the case of a function with two inputs."""
     first, second = (floats(*shape) for shape in shapes)
     return Case(_Function(function), (first, second.flip(0)))
 

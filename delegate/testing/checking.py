@@ -57,7 +57,7 @@ class TestOutcome:
 
 @dataclass(frozen=True)
 class CallTime:
-    """The duration of a call of a program of one partition.
+    """The duration of a call to a program with one partition.
 
     Args:
         case: the name of the module.
@@ -70,7 +70,7 @@ class CallTime:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The results of a check of a backend.
+    """The results of checking a backend.
 
     Args:
         tests: the outcomes, in the order of the tests.

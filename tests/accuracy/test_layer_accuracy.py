@@ -8,7 +8,7 @@ from torch import nn
 from torch.export import ExportedProgram, export
 
 import delegate
-from delegate.accuracy import layer_accuracy
+from delegate.accuracy import verification
 from delegate.errors import AccuracyError
 from delegate.report import Report
 
@@ -116,7 +116,7 @@ def test_programs_without_rows(reason: str, monkeypatch: pytest.MonkeyPatch) -> 
         def fail(*_: object) -> None:
             raise AccuracyError("an operator fails")
 
-        monkeypatch.setattr(layer_accuracy, "layer_errors", fail)
+        monkeypatch.setattr(verification, "layers_of", fail)
     report = delegate.to_backend(ep, config=config, verify=verify).report
     assert report.layers == ()
     assert bool(report.accuracy) == (reason != "not verified")

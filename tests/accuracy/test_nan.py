@@ -27,13 +27,13 @@ def node(op: str) -> str:
 
 def both(op: str, where: str = "") -> str:
     """Return the pattern of NaN that a node gives in the program and in the reference."""
-    place = f"partition xnnpack_0, in {node(op)}, as in torch" if where else node(op)
+    place = f"{node(op)}, in partition xnnpack_0 on xnnpack, as in torch" if where else node(op)
     return f"NaN is first in {place}; the reference returns NaN too, first in {node(op)}"
 
 
 def own(op: str, reference: str) -> str:
     """Return the pattern of NaN that only a node of XNNPACK gives."""
-    place = f"partition xnnpack_0, in {node(op)}, where torch returns none"
+    place = f"{node(op)}, in partition xnnpack_0 on xnnpack, where torch returns none"
     return f"NaN is first in {place}; the reference returns {reference}"
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import export
 
 import delegate
-from delegate.accuracy import verification
+from delegate.accuracy import program_run
 from delegate.errors import AccuracyError, DelegateError, InputError
 
 pytest.importorskip("torchao")
@@ -231,7 +231,7 @@ class Sum(nn.Module):
 @pytest.mark.parametrize(
     ("reference", "inputs", "error", "text"),
     [
-        (Cut(), 1, AccuracyError, r"is float32\[2, 4\], but that of its reference float32\[2, 2\]"),
+        (Cut(), 1, AccuracyError, r"is float32\[2, 4\], but its reference's is float32\[2, 2\]"),
         (Sum(), 2, InputError, "the program takes 1 inputs, but its reference 2"),
     ],
 )
@@ -247,7 +247,7 @@ def test_the_float_reference_runs_once_for_all_rounds(monkeypatch: pytest.Monkey
     """With `move` a model is quantized again and again, and its float results stay the same."""
     ep = exported("Convolutions")
     floats = 0
-    original = verification.torch_results
+    original = program_run.torch_results
 
     def count(programs: Mapping[str, object], samples: Mapping[str, object]) -> object:
         nonlocal floats

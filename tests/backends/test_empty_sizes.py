@@ -47,7 +47,7 @@ RUNS: Mapping[str, Mapping[str, str]] = {
         "batched product": "",
         "attention": "",
         "rows beside others": "cat mul",
-        "rows between zeros": "pad mul",
+        "rows between zeros": "constant_pad_nd mul",
         "no result": "matmul _softmax mean max",
     },
     "webgpu": {

@@ -27,14 +27,10 @@ EXPECTED = {
             compared="where constant",
             reduced="masked softmax",
             moved="tril",
-            subnormal=(
-                "ceil, floor, floor of a quotient, log, log2, over 0, over itself, remainder 2, rsqrt"
-                ", sqrt, times infinity"
-            ),
+            subnormal=("ceil, floor, log, log2, over 0, over itself, rsqrt, sqrt, times infinity"),
         ),
         signs=named(
-            unary="floor of a quotient, remainder 2, sin, trunc, trunc of a quotient",
-            binary="truncated quotient",
+            unary="sin, trunc",
             moved="padded with -0, padded with NaN, padded with infinity",
             subnormal="trunc",
         ),
@@ -45,7 +41,7 @@ EXPECTED = {
             compared="where constant",
             reduced="masked softmax",
             moved="tril",
-            subnormal="ceil, floor, log, log2, over 0, over itself, remainder 2, rsqrt, sqrt, times infinity",
+            subnormal="ceil, floor, log, log2, over 0, over itself, rsqrt, sqrt, times infinity",
         ),
         lost=named(
             binary="clamp between tensors, maximum, maximum of rows, minimum",
@@ -61,8 +57,7 @@ EXPECTED = {
             ),
         ),
         signs=named(
-            unary="remainder 2, sin, trunc, trunc of a quotient",
-            binary="truncated quotient",
+            unary="sin, trunc",
             moved="padded with -0, padded with NaN, padded with infinity",
             subnormal="trunc",
         ),

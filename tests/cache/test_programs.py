@@ -9,11 +9,12 @@ import json
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 import pytest
 import torch
 from torch import nn
@@ -21,12 +22,13 @@ from torch.export import Dim, ExportedProgram
 
 import delegate
 from delegate import KernelTable
-from delegate.cache.aot.programs import ProgramCache
+from delegate.cache.aot.programs import request_key
+from delegate.config import Fallback
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.partitioner.partitioner import CapabilityPartitioner
-from delegate.placement.strategy import Strategy
 from delegate.registry import default_registry
-from delegate.selection import Selection, open_artifact_cache, select
+from delegate.request import LoweringRequest
+from delegate.selection import open_artifact_cache, select
 from tests.support.lowering import assert_runs, assert_same
 
 
@@ -230,7 +232,7 @@ def test_what_nobody_can_tell_has_no_key(name: str) -> None:
 # -- what is asked for -------------------------------------------------------------------------------------------------
 
 
-def request_key(
+def key_of(
     backends: Any = "xnnpack",
     *,
     kernels: Any = None,
@@ -239,15 +241,18 @@ def request_key(
     model: ExportedProgram | None = None,
     **config: Any,
 ) -> str | None:
-    registry = default_registry()
     if config or isinstance(backends, list):
         config["backends"], backends = backends if isinstance(backends, list) else [backends], None
-    selection = select(backends, config or None, registry, kernels)
-    artifacts = open_artifact_cache(selection, registry, cache)
-    methods = {"forward": exported() if model is None else model}
-    if artifacts is None:
-        return None
-    return ProgramCache(artifacts, selection, registry).key(methods, Strategy(plan=plan).cache_key)
+    request = LoweringRequest.of(
+        {"forward": exported() if model is None else model},
+        backends,
+        config or None,
+        kernels=kernels,
+        placement=plan or delegate.ByPreference(),
+        cache=cache,
+    )
+    artifacts = open_artifact_cache(request.selection, request.registry, cache)
+    return None if artifacts is None else request_key(request, artifacts)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -272,12 +277,12 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def test_all_that_is_asked_for_counts(folder: Path) -> None:
-    keys = {name: request_key(**copy.deepcopy(request)) for name, request in REQUESTS.items()}
+    keys = {name: key_of(**copy.deepcopy(request)) for name, request in REQUESTS.items()}
     assert None not in keys.values()
     assert len(set(keys.values())) == len(REQUESTS)
     plan = delegate.to_backend(exported(), "xnnpack").plan
-    assert request_key(plan=plan) not in keys.values()
-    assert {name: request_key(**copy.deepcopy(request)) for name, request in REQUESTS.items()} == keys
+    assert key_of(plan=plan) not in keys.values()
+    assert {name: key_of(**copy.deepcopy(request)) for name, request in REQUESTS.items()} == keys
 
 
 @pytest.mark.parametrize(
@@ -293,37 +298,58 @@ def test_all_that_is_asked_for_counts(folder: Path) -> None:
 def test_code_versions_and_the_machine_count(
     folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, value: object
 ) -> None:
-    before = request_key([])
+    before = key_of([])
     monkeypatch.setattr(place, value)
-    assert request_key([]) != before
+    assert key_of([]) != before
 
 
 def test_settings_of_torch_count(folder: Path) -> None:
     model = exported()
-    keys = [request_key(model=model)]
+    keys = [key_of(model=model)]
     torch.set_default_dtype(torch.float64)
-    keys.append(request_key(model=model))
+    keys.append(key_of(model=model))
     torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
-        keys.append(request_key(model=model))
+        keys.append(key_of(model=model))
     with torch.autocast("cpu"):
-        keys.append(request_key(model=model))
+        keys.append(key_of(model=model))
     torch.use_deterministic_algorithms(True)
-    keys.append(request_key(model=model))
+    keys.append(key_of(model=model))
     torch.use_deterministic_algorithms(False)
     assert len(set(keys)) == len(keys)
-    assert request_key(model=model) == keys[0]
+    assert key_of(model=model) == keys[0]
 
 
-def test_nothing_that_may_be_asked_for_is_forgotten() -> None:
-    """Whoever adds to these has to say what it means for what is kept."""
-    in_the_key = {"partitioners", "backends", "rules", "on_portable", "notes", "fallback", "keeps", "kernels"}
-    in_the_key |= {"placement", "is_named"}  # where they have any say
-    never_kept = {"verify", "quantization"}  # the same
-    assert {field.name for field in fields(Selection)} == in_the_key | never_kept | {"cache"}
-    arguments = {"model", "backends", "config", "kernels", "placement"}
-    without_say = {"cache", "progress"}
-    assert set(inspect.signature(delegate.to_backend).parameters) == arguments | without_say | {"verify"}
+@pytest.mark.parametrize("record", ["request", "selection", "config"])
+def test_a_new_field_counts(folder: Path, record: str) -> None:
+    """Whoever adds a field to what is requested need not think of the cache."""
+    request = LoweringRequest.of({"forward": exported()}, "xnnpack", placement=delegate.ByPreference())
+    artifacts = open_artifact_cache(request.selection, request.registry)
+    assert artifacts is not None
+
+    def key(value: int) -> str | None:
+        if record == "request":
+            return request_key(widen(request, value), artifacts)
+        selection = request.selection
+        if record == "selection":
+            return request_key(replace(request, selection=widen(selection, value)), artifacts)
+        section = pydantic.create_model("Fallback", __base__=Fallback, new=(int, 0))(new=value)
+        return request_key(replace(request, selection=replace(selection, fallback=section)), artifacts)
+
+    assert None is not key(1) != key(2)
+    assert key(1) == key(1)
+
+
+def widen(record: Any, value: int) -> Any:
+    """Return a copy of a dataclass with another field."""
+    wider = make_dataclass("Wider", [("new", int)], bases=(type(record),), frozen=True, kw_only=True)
+    return wider(**{field.name: getattr(record, field.name) for field in fields(record)}, new=value)
+
+
+def test_arguments_without_influence_do_not_count(folder: Path) -> None:
+    arguments = {"model", "backends", "config", "kernels", "placement", "verify"}
+    assert set(inspect.signature(delegate.to_backend).parameters) == arguments | {"cache", "progress"}
+    assert key_of(cache=True) == key_of()
 
 
 class Own(CapabilityPartitioner):
@@ -343,7 +369,7 @@ class Own(CapabilityPartitioner):
     ],
 )
 def test_what_may_differ_another_time_is_not_kept(folder: Path, request_: dict[str, Any]) -> None:
-    assert request_key(**request_) is None
+    assert key_of(**request_) is None
 
 
 # -- what is taken -----------------------------------------------------------------------------------------------------

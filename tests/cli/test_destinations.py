@@ -22,7 +22,6 @@ WRITTEN = [  # command, option
     (("debug", "absent.pt2"), "-o"),
     (("demo",), "-o"),
     (("llm", "export", "absent"), "-o"),
-    (("measure", "absent.bundle"), "-o"),
     (("run", "absent.dlg"), "-o"),
     (("run", "absent.dlg"), "--trace"),
     (("new-backend", "mine"), "-o"),
@@ -78,7 +77,6 @@ def test_every_option_that_writes_is_here():
         (("lower", "m.pt2", "--costs", "file", "-o", "file"), "--output would overwrite --costs"),
         (("lower", "m.pt2", "-o", "new", "--lock", "new"), "--lock would overwrite --output"),
         (("lower", "m.pt2", "-o", "new", "--bundle", "new"), "--bundle would overwrite --output"),
-        (("measure", "file", "-o", "file"), "--output would overwrite FILE"),
     ],
 )
 def test_nothing_is_written_over_what_is_read(args, message):

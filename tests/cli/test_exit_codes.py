@@ -61,7 +61,6 @@ TABLE: dict[int, list[str]] = {
         "lower net.pt2 -o absent/new.dlg",
         "lower net.pt2 -c strict.yaml -o new.dlg",
         "lower net.pt2 -c bound.yaml -o new.dlg --verify x.npz",
-        "measure absent.bundle",
         "calibrate no-such-backend",
         "run absent.dlg",
         "run sum.dlg --input x.npy",
@@ -99,8 +98,6 @@ TABLE: dict[int, list[str]] = {
         "--unknown",
         "backends --unknown",
         "lower",
-        "measure",
-        "measure net.bundle --budget 0",
         "calibrate --unknown",
         "run",
         "run sum.dlg --repeat 0",
@@ -132,7 +129,7 @@ TABLE: dict[int, list[str]] = {
         "demo --unknown",
     ],
 }
-ELSEWHERE = {(DONE, "check-backend"), (DONE, "demo"), (DONE, "measure")}  # test_new_backend.py, test_demo.py; plugins/
+ELSEWHERE = {(DONE, "check-backend"), (DONE, "demo")}  # test_new_backend.py, test_demo.py
 ELSEWHERE |= {(DONE, "calibrate")}  # tests/e2e/test_estimated_placement.py
 ELSEWHERE |= {(DONE, f"llm {name}") for name in ("export", "run", "chat")}  # tests/llm
 

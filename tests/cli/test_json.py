@@ -118,7 +118,6 @@ CALLS: dict[str, tuple[list[str], str]] = {
 }
 ALWAYS_JSON = {
     "config schema": ([], ""),
-    "measure": (["bundle"], ""),  # another process runs the backend
 }
 SLOW = {"demo"}  # it runs every backend that is installed
 QUICK = {"run", "inspect", "diff", "backends", "cache info", "tell"}
@@ -144,8 +143,6 @@ def test_commands_with_json(command: str, folder: Path) -> None:
 @pytest.mark.parametrize("command", ALWAYS_JSON)
 def test_commands_whose_result_is_json(command: str, folder: Path) -> None:
     args, stage = ALWAYS_JSON[command]
-    if command == "measure":
-        assert run(folder, "lower", *NET, "--measure", "--bundle", "bundle").returncode == 0
     check(run(folder, *command.split(), *args), stage)
 
 

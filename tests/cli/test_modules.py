@@ -51,7 +51,7 @@ def _modules(folder: Path, *arguments: str) -> tuple[set[str], set[str]]:
     """Return what a command imports: the modules of this project, and the packages of others."""
     listing = folder / "modules.json"
     path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-    environment = {**os.environ, "PYTHONPATH": path, "DELEGATE_BLOCK_PLUGINS": "numba"}
+    environment = {**os.environ, "PYTHONPATH": path, "DELEGATE_BLOCK_PLUGINS": "kernels-extra,numba"}
     code = CODE.format(arguments=arguments, listing=str(listing))
     subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=True, capture_output=True)
     files = json.loads(listing.read_text())

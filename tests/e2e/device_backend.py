@@ -95,8 +95,8 @@ class ToyRuntime(BackendRuntime):
         return ToyMemory(size)
 
 
-class OldRuntime(ToyRuntime):
-    """A runtime part from before there was memory of devices."""
+class HostRuntime(ToyRuntime):
+    """A runtime part without memory on the device."""
 
     allocate = BackendRuntime.allocate
 

@@ -202,7 +202,7 @@ def test_what_several_partitions_read_is_copied_in_once(module, shared, copied_i
     with pytest.raises(DeviceLost, match="partition toy_0 of toy"):
         LoadedProgram(program.program, fallback="error")(x().numpy())
     default_registry.cache_clear()
-    default_registry().register(device_backend.info("OldRuntime"))
+    default_registry().register(device_backend.info("HostRuntime"))
     assert relative_error(LoadedProgram(program.program)(x().numpy()), module(x())) < 1e-6
 
 
@@ -345,7 +345,7 @@ def test_a_failed_read_names_the_partition():
 def test_without_memory_of_the_device_arrays_are_given():
     program = lowered(Residual()).program
     default_registry.cache_clear()
-    default_registry().register(device_backend.info("OldRuntime"))
+    default_registry().register(device_backend.info("HostRuntime"))
     assert relative_error(LoadedProgram(program)(x().numpy()), Residual()(x())) < 1e-6
     assert device_backend.EXECUTED == [("a", "aa"), ("aa", "a")]
 

@@ -12,7 +12,7 @@ from delegate.edge.export import to_edge
 from delegate.edge.graphs import evaluate, graph_modules
 from delegate.edge.node import op_name
 from delegate.edge.passes import Pass, PassResult
-from delegate.edge.passes.pipeline import DEFAULT_PASSES, optimize
+from delegate.edge.passes.pipeline import PROGRAM_PASSES, optimize
 from delegate.edge.program import EdgeProgram
 from delegate.testing import assert_same
 
@@ -67,7 +67,7 @@ def _shown(program: EdgeProgram) -> list[str]:
     return [*(f"{n.format_node()} {n.args} {n.kwargs}" for g in graphs for n in g.nodes), *program.constants]
 
 
-HONEST = tuple(Honest(rewrite) for rewrite in DEFAULT_PASSES)
+HONEST = tuple(Honest(rewrite) for rewrite in PROGRAM_PASSES)
 
 
 def both(module, args, kwargs=None, **options) -> tuple[EdgeProgram, Counter[str], Counter[str]]:

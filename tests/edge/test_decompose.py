@@ -5,7 +5,6 @@ import torch
 from torch.export import Dim
 from torch.nn import functional as F
 
-import delegate
 from delegate.edge.decompose import Decomposer, compound_nodes, core_decompositions, decompose
 from delegate.edge.node import op_name, tensor
 from delegate.edge.verifier import verify
@@ -127,12 +126,3 @@ def test_torchs_operators_are_read_again_after_a_registration(monkeypatch):
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
     assert torch.ops.registered_later.twice.default in core_decompositions(frozenset({"a third name"}))
-
-
-@pytest.mark.parametrize("pick", [lambda found: found[0], lambda found: found[1][1], lambda found: found[1]])
-def test_a_list_among_the_results(pick) -> None:
-    """`histogramdd` gives a tensor and a list of tensors."""
-    x = torch.rand(9, 2, generator=torch.manual_seed(0))
-    module = Function(lambda x: pick(torch.histogramdd(x, [3, 4])))
-    program = delegate.to_backend(torch.export.export(module, (x,)), [])
-    assert_same(program(x), module(x))

@@ -9,7 +9,7 @@ from delegate.edge.export import to_edge
 from delegate.edge.node import describe, op_name, tensor
 from delegate.edge.passes import PassResult
 from delegate.edge.passes.folding import BatchNormFolding, ConstantFolding
-from delegate.edge.passes.pipeline import DEFAULT_PASSES, optimize
+from delegate.edge.passes.pipeline import PROGRAM_PASSES, optimize
 from delegate.edge.passes.redundancy import DeadCodeElimination
 from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.program import EdgeProgram
@@ -314,7 +314,7 @@ def test_views_that_join_dynamic_sizes_move(case):
     sizes = (({0: Dim("n", max=64), 2: Dim("m", min=2, max=64)},),)
     for keep in (frozenset(), frozenset({"aten.linear.default"})):
         program = edge(module, (torch.randn(3, 4, 5, 6),), preserve_ops=keep, dynamic_shapes=sizes)
-        program = optimize(program, [*DEFAULT_PASSES, Honest(SinkMerges())])
+        program = optimize(program, [*PROGRAM_PASSES, Honest(SinkMerges())])
         for n, m in ((3, 5), (1, 2), (6, 7)):
             assert_as_module(module, program, (torch.randn(n, 4, m, 6),))
     joined = [n for n in program.graph.nodes if op_name(n) == "aten.view.default" and "*" in str(tensor(n).shape)]
@@ -327,7 +327,7 @@ def test_views_that_join_dynamic_sizes_move(case):
     assert readers <= stays.get(case, set())
 
 
-@pytest.mark.parametrize("rewrite", DEFAULT_PASSES, ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("rewrite", PROGRAM_PASSES, ids=lambda p: type(p).__name__)
 def test_passes_keep_metadata_and_values(rewrite):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(3, 4, 1), _calibrated(nn.BatchNorm2d(4)), nn.Flatten(), nn.Linear(64, 5))

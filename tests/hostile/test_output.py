@@ -20,7 +20,7 @@ FORMS = [
     ("lower", f"{EVIL}:f", "-o", "x.dlg"), ("inspect", "DAMAGED"), ("run", "DAMAGED"), ("ops", "--import", EVIL),
     ("new-backend", EVIL), ("check-backend", EVIL), ("check-backend", EVIL, "--json"), ("cache", "info"),
     ("cache", EVIL), ("explain", "FILE", "--import", EVIL), ("lock", "diff", EVIL, EVIL), ("lock", "check", EVIL, EVIL),
-    ("lock", "diff", "DAMAGED", "FILE"), ("measure", EVIL), ("measure", "DAMAGED"), ("measure", "FILE", "-o", EVIL),
+    ("lock", "diff", "DAMAGED", "FILE"),
     ("lower", "m.pt2", "-o", EVIL), ("lower", "m.pt2", "--bundle", EVIL), ("new-backend", "mine", "-o", f"{EVIL}/x"),
     ("lower", "m.pt2", "-o", "x.dlg", "--lock", EVIL), ("strip", "FILE", "-o", "x.dlg"), ("strip", EVIL),
     ("debug", EVIL), ("diff", "FILE", EVIL), ("llm", "run", "FILE", "--prompt", EVIL), ("llm", "run", EVIL),

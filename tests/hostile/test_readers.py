@@ -145,7 +145,7 @@ READERS: dict[str, Callable[[Path], object]] = {
             "report": ("report", "FILE", "-o", "x.html"), "run": ("run", "FILE"), "strip": ("strip", "FILE"),
             "diff": ("diff", "FILE", "FILE"), "export-graph": ("export-graph", "FILE", "-o", "x.json"),
             "debug": ("debug", "FILE"), "llm": ("llm", "run", "FILE", "-p", "x"),
-            "llm export": ("llm", "export", "FILE", "-o", "x.dlg"), "measure": ("measure", "FILE", "-o", "x.costs"),
+            "llm export": ("llm", "export", "FILE", "-o", "x.dlg"),
             "inputs": ("run", "PROGRAM", "-i", "FILE"), "archive": ("run", "PROGRAM", "-i", "FILE.npz"),
             "debug result": ("report", "PROGRAM", "-o", "x.html", "--debug-result", "FILE"),
         }.items()

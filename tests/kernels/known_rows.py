@@ -3,6 +3,7 @@
 import math
 
 EXOTIC = "no inference model is known to hold it"
+EXTRA = "plugins/kernels-extra has its kernel"
 LOSS = "computes losses in training"
 TRAINING = "normalization in training changes statistics in place: refused, with the remedy"
 ROUNDS_IN_BETWEEN = "torch accumulates in the half type and rounds at every step; the kernel rounds once"
@@ -20,6 +21,14 @@ KNOWN = {
     "aten.linalg_householder_product.*": EXOTIC,
     "aten.linalg_ldl*": EXOTIC,
     "aten.linalg_lstsq.*": "which results it has depends on LAPACK's driver",
+    "aten.special_*": EXTRA,
+    "aten.i0.*": EXTRA,
+    "aten.igamma*": EXTRA,
+    "aten.polygamma.*": EXTRA,
+    "aten.histogram.*": EXTRA,
+    "aten._histogramdd_*": EXTRA,
+    "aten.segment_reduce.*": EXTRA,
+    "aten.fractional_max_pool*": EXTRA,
     "aten._ctc_loss.*": LOSS,
     "torch_nn._linear_cross_entropy*": LOSS,
     "aten.batch_norm.*": TRAINING,
@@ -52,7 +61,6 @@ KNOWN_OF_SOME_CPUS = {
     "aten.div.Tensor_mode[[]bfloat16]": "torch rounds the quotient to bfloat16 before it cuts off the fraction",
     "aten.log1p.default[[]complex64]": INFINITE,
     "aten.reciprocal.default[[]complex64]": INFINITE,
-    "aten.special_airy_ai.default*": "float32 has few digits of the phase of a wave at large arguments",
 }
 # NaN and infinity among the floats; of what matrices are taken apart into, torch says nothing then.
 NOT_NUMBERS = {"nan": [math.nan], "infinity": [math.inf, -math.inf]}
@@ -60,17 +68,13 @@ WITHOUT = ("linalg", "cholesky", "det", "fft", "geqrf", "inverse", "istft", "log
            "pca", "pinv", "qr", "slogdet", "stft", "svd", "triangular_solve")  # fmt: skip
 NOT_SORTED = "boundaries with NaN or infinities among them are not sorted"
 OF_INFINITY = "torch's mean beside a variance of infinities is NaN"
-NOT_WRITTEN = "torch's loop does not start for NaN, and gives what memory held"
 KNOWN_OF_NOT_NUMBERS = {
-    "aten.special_*_polynomial_*": NOT_WRITTEN,
     "aten.bucketize.Tensor*": NOT_SORTED,
     "aten.searchsorted.Tensor*": NOT_SORTED,
     "aten.???_mean.*": OF_INFINITY,
     "aten.native_*_norm.default*": OF_INFINITY,
     "aten.gelu.default*": "torch gives NaN for infinity on CPUs with AVX-512",
     "aten._trilinear.default*": "torch multiplies in another order",
-    "aten.*polygamma.default*": EXOTIC,
-    "aten.special_zeta.default*": EXOTIC,
 }
 # Some entries of every family; their samples take some seconds in all.
 SOME = [
@@ -78,9 +82,7 @@ SOME = [
     "exp", "round", "abs", "sum", "mean", "var", "amax", "argmax", "cumsum", "sort", "topk", "median", "softmax",
     "nn.functional.gelu", "nn.functional.layer_norm", "nn.functional.conv2d", "nn.functional.max_pool2d",
     "nn.functional.avg_pool2d",
-    "nn.functional.fractional_max_pool2d", "nn.functional.rrelu", "histogram", "igamma", "igammac", "special.log_ndtr",
-    "special.erfcx", "special.airy_ai", "special.bessel_j0", "special.modified_bessel_k1",
-    "special.shifted_chebyshev_polynomial_w", "special.hermite_polynomial_h",
+    "nn.functional.rrelu", "special.log_ndtr", "special.erfcx",
     "nn.functional.embedding", "nn.functional.pad", "bmm", "addmm", "linalg.solve",
     "gather", "scatter_reduce", "index_put", "index_select", "masked_fill", "cat", "split", "expand", "permute",
     "reshape", "roll", "tril", "fft.rfft", "lgamma", "bernoulli",

@@ -8,26 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delegate import plugins
 from delegate.errors import KernelError
 from delegate.kernels.selection import kernels_of
 from delegate.kernels.table import KernelTable
 from delegate.plugins import PluginState
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
-from tests.support.plugins import Site
+from tests.support.plugins import Site, installed_without
 from tests.support.processes import AHEAD_OF_TIME, run
 
 GROUP = "delegate.kernels"
-NUMBA = "delegate-numba"
+PLUGINS = ("delegate-kernels-extra", "delegate-numba")
 PACKAGES = {"torchvision": (), "transformers": ()}  # the project's own, for other packages' operators
 
 
 @pytest.fixture(autouse=True)
-def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the package of plugins/ that has kernels."""
-    everything = plugins.entry_points
-    monkeypatch.setattr(plugins, "entry_points", lambda group: (e for e in everything(group) if e.owner != NUMBA))
+def without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the packages of plugins/ that have kernels."""
+    monkeypatch.setattr("delegate.registry.installed_plugins", lambda: installed_without(PLUGINS))
 
 
 def library(site: Site, name: str, op: str, dtypes: str = "float32") -> None:
@@ -89,7 +87,7 @@ def test_blocked(site: Site, monkeypatch: pytest.MonkeyPatch, value: str) -> Non
     ("source", "sentence"),
     [
         ("1 / 0", "fails to import: ZeroDivisionError"),
-        ("TABLE = {}", "has a dict at bad_kernels:TABLE, not a KernelTable"),
+        ("TABLE = {}", "provides dict at bad_kernels:TABLE, not a KernelTable"),
         (
             "from delegate.kernels.table import KernelTable\nTABLE = KernelTable('good')",
             "has the name 'good', but its entry point is 'bad': both must be the same",
@@ -154,7 +152,7 @@ def test_what_is_named_wrong(site: Site, wanted: list[Any], sentence: str) -> No
 NAMED_ALONE = """
 from delegate.registry import Registry
 registry = Registry()
-libraries = [lib for lib in registry.kernels.libraries if lib.name != 'numba']
+libraries = [lib for lib in registry.kernels.libraries if lib.name not in ('kernels-extra', 'numba')]
 print([t.library for t in registry.kernels.tables()], [str(lib.state) for lib in libraries])
 print("torch" in sys.modules)
 print([t.library for t in registry.kernels.tables(["aten"])], "torch" in sys.modules)
@@ -164,7 +162,7 @@ WITHOUT_TORCH = """
 from delegate.errors import KernelError
 from delegate.registry import Registry
 registry = Registry()
-print([str(lib.state) for lib in registry.kernels.libraries if lib.name != 'numba'])
+print([str(lib.state) for lib in registry.kernels.libraries if lib.name not in ('kernels-extra', 'numba')])
 try:
     registry.kernels.tables(["aten"])
 except KernelError as error:

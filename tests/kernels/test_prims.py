@@ -25,9 +25,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "sum": (FLOATS, [1]), "prod": (FLOATS, [0, 1]), "amax": (FLOATS, [0]), "amin": (FLOATS, [1]),
     "var": (FLOATS, [1], 1.0), "broadcast_in_dim": (FLOATS, [4, 2, 5, 3], [1, 3]),
     "split_dim": (FLOATS, 1, 3), "collapse_view": (FLOATS, 0, 1),
-    "shift_left": (INTS, FEW.abs()), "shift_right_arithmetic": (INTS, FEW.abs()), "ndtri": (UNIT.abs(),),
+    "shift_left": (INTS, FEW.abs()), "shift_right_arithmetic": (INTS, FEW.abs()),
     "copy_strided": (FLOATS, [1, 2]), "device_put": (FLOATS, torch.device("cpu")), "fill": (FLOATS, 2.5),
-    "zeta": (MORE.abs() + 1, FLOATS.abs()), "conj": (FLOATS + 1j,), "conj_physical": (FLOATS + 1j,),
+    "conj": (FLOATS + 1j,), "conj_physical": (FLOATS + 1j,),
     "real": (FLOATS + 1j,), "imag": (FLOATS + 1j,),
     "collapse": (FLOATS, 0, 1), "full_like": (FLOATS, 2.5), "convert_element_type": (FLOATS, torch.int32),
 }  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.edge.passes.pipeline import DEFAULT_PASSES
+from delegate.edge.passes.pipeline import PROGRAM_PASSES
 from delegate.errors import ListenerError
 from delegate.events import Compiled, Event, PassRun, Placed, StageRun, SupportChecked
 
@@ -41,7 +41,7 @@ def of_kind(events: list[Event], kind: type) -> list[Any]:
 def test_the_events_of_lowering():
     events = lowered(["xnnpack"], verify=(X,), cache=False)
     passes = of_kind(events, PassRun)
-    assert [e.name for e in passes] == [type(p).__name__ for p in DEFAULT_PASSES]
+    assert [e.name for e in passes] == [type(p).__name__ for p in PROGRAM_PASSES]
     assert {e.method for e in passes} == {"forward"}
     (cleaned,) = (e for e in passes if e.before > e.after)
     assert cleaned.name == "NoOpRemoval"

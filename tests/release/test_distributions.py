@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 NOT_SOURCES = (".*", "__pycache__", "*.egg-info", "build", "dist")
 PACKAGES = {
     "delegate": Path("."),
+    "delegate_kernels_extra": Path("plugins/kernels-extra"),
     "delegate_numba": Path("plugins/numba"),
     "delegate_openvino": Path("plugins/openvino"),
     "delegate_onnxruntime": Path("plugins/onnxruntime"),

@@ -6,12 +6,13 @@ import contextlib
 import importlib
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from delegate.backends.info import BackendInfo
+from delegate.plugins import Installed, installed_plugins
 from delegate.registry import Registry, default_registry
 
 INFO = """
@@ -112,6 +113,11 @@ class Site:
         self.module(module, INFO.format(name=name, module=halves, ok=ok, reason=reason, api_version=api_version))
         self.module(halves, HALVES.replace("{name}", name))
         self.distribution(owner or f"{name}-dist", version, {name: f"{module}:INFO"})
+
+
+def installed_without(owners: Collection[str]) -> Installed:
+    """Return the installed plugins except for those of some distributions."""
+    return {group: [p for p in plugins if p.owner not in owners] for group, plugins in installed_plugins().items()}
 
 
 def registered(*infos: BackendInfo) -> Iterator[Registry]:

@@ -57,7 +57,7 @@ DEVIATIONS = (
          points=("long",), is_noted=False),
     _row(("quantized_decomposed.quantize_per_tensor",), "NaN", "returns the largest value of the range",
          "returns the integer 0", test=_KEPT, points=("NaN",), is_noted=False),
-    _row(("aten.sin", "aten.trunc", "aten.remainder", "aten.div", "aten.constant_pad_nd", "aten.leaky_relu",
+    _row(("aten.sin", "aten.trunc", "aten.constant_pad_nd", "aten.leaky_relu",
           "aten.prelu", "aten.softplus", "aten.elu", "aten.maximum", "aten.minimum", "aten.relu", "aten.clamp",
           "aten.hardtanh"),
          "zeros", "may return 0.0 for -0.0, or the reverse", "keeps the sign, except between equal candidates",

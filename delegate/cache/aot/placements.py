@@ -37,7 +37,7 @@ class PlacementCache:
 
     Args:
         store: has the entry; None without a cache.
-        key: of the entry; see `choice_key`.
+        key: The entry's key; see `choice_key`.
     """
 
     store: Store | None = None

@@ -9,32 +9,35 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.export import ExportedProgram
 
+from delegate.accuracy.bounds import Verify
 from delegate.backends.aot import plain
+from delegate.backends.selected import SelectedBackend
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.environment import code_of, host_features, versions_of
 from delegate.cache.runtime.store import Entry
 from delegate.edge.keys import NotCacheable, exported_key
+from delegate.edge.training import warn_of_training
 from delegate.errors import DelegateError
 from delegate.field_checks import count, text, texts
+from delegate.listeners import stage
 from delegate.partitioner.extraction import LoweredProgram
-from delegate.partitioner.partitioner import CapabilityPartitioner
+from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.saved import SavedPlan
+from delegate.placement.strategy import Strategy
 from delegate.program.debug_info import DebugInfo
 from delegate.program.decode import decode, decode_debug_info
 from delegate.program.encode import encode, encode_debug_info
 from delegate.program.model import Program
 from delegate.program.segments import Directory, flat
 from delegate.program.verifier import verify
-from delegate.registry import Registry
 from delegate.report import Report
-from delegate.selection import Selection
+from delegate.request import LoweringRequest
 
 logger = logging.getLogger(__name__)
 
@@ -46,57 +49,63 @@ class CompilationResult(NamedTuple):
 
     Args:
         program: the program, with its report.
+        report: the report, with this lowering's measurements.
         plan: the backend of each node.
-        warnings: the warnings of lowering, which every use of the entry repeats.
+        warnings: the warnings of lowering, which every use of a cached result repeats.
+        repetition: the strategy that places the nodes as in this program.
+        lowered: the methods with their artifacts; empty for a cached result.
+        is_cacheable: False if another lowering of this request may have another result.
     """
 
     program: Program
+    report: Report
     plan: SavedPlan
     warnings: tuple[str, ...]
+    repetition: Strategy
+    lowered: Sequence[LoweredProgram] = ()
+    is_cacheable: bool = True
 
-    def as_cached(self, report: Report) -> CompilationResult:
-        """Return the result for the cache: its report marks measured placements as earlier ones."""
-        placements = tuple(replace(p, spent=0.0) for p in report.placements)
-        cached_report = replace(report, placements=placements)
-        return self._replace(program=self.program._replace(report=cached_report.to_json()))
+
+def get_or_lower(
+    request: LoweringRequest, artifacts: ArtifactCache | None, lower: Callable[[], CompilationResult]
+) -> CompilationResult:
+    """Return the cached result of a request; without one, lower it, and store the result if it is cacheable.
+
+    Args:
+        request: the request.
+        artifacts: the cache of artifacts, and the store of both; None if caches are off.
+        lower: lowers the request.
+    """
+    key = None if artifacts is None else request_key(request, artifacts)
+    if artifacts is None or key is None:
+        return lower()
+    programs = ProgramCache(artifacts)
+    cached = programs.get(key)
+    if cached is not None:
+        logger.info("the program is taken from the compile cache")
+        with stage("program from the cache"):
+            for name, ep in request.sources.items():
+                warn_of_training(ep.graph, name)
+        return cached
+    result = lower()
+    if result.is_cacheable and not any(backend.has_failed for backend in request.selection.backends.values()):
+        programs.put(key, result)
+    return result
 
 
 class ProgramCache:
-    """A cache of programs, keyed by everything that they depend on.
+    """The cache of programs on disk.
 
     Args:
         artifacts: the cache of artifacts, and the store of both.
-        selection: the backends, with the settings of the request.
-        registry: the registry of kernel libraries.
     """
 
-    def __init__(self, artifacts: ArtifactCache, selection: Selection, registry: Registry) -> None:
-        self._artifacts, self._selection, self._registry = artifacts, selection, registry
-
-    def key(
-        self, exported: Mapping[str, ExportedProgram], strategy_key: Callable[[Mapping[str, ExportedProgram]], Hashable]
-    ) -> str | None:
-        """Return the key of a program; None if its lowering may have another result the next time.
-
-        That holds for custom partitioners, kernels and operators, and for backends that are not cached or run in
-        separate processes. It also holds for quantization and for bounds on accuracy.
-
-        Args:
-            exported: the methods.
-            strategy_key: returns the dependencies on the placement strategy; raises NotCacheable if there are others.
-        """
-        try:
-            parts = (FORMAT, self._request(), exported_key(exported), strategy_key(exported))
-        except NotCacheable:
-            return None
-        return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()
+    def __init__(self, artifacts: ArtifactCache) -> None:
+        self._artifacts = artifacts
 
     def get(self, key: str) -> CompilationResult | None:
         """Return the result of a key; None if any part of it is missing."""
-        result = self._artifacts.store.read(key, self._decode)
-        if result is not None:
-            logger.info("the program is taken from the compile cache")
-        return result
+        return self._artifacts.store.read(key, self._decode)
 
     def _decode(self, entry: Entry) -> CompilationResult:
         """Decode an entry; raises an error if any part of it is missing or invalid."""
@@ -109,17 +118,16 @@ class ProgramCache:
             if artifact is None or dict(spec.compile_specs) != artifact.about["compile_specs"]:
                 raise ValueError(f"the specs of {spec.name} are not those of its artifact")
         verify(program)
-        Report.from_json(program.report)
-        return CompilationResult(
-            program, SavedPlan.from_json(text(entry.about, "plan")), texts(entry.about, "warnings")
-        )
+        plan = SavedPlan.from_json(text(entry.about, "plan"))
+        report, warnings = Report.from_json(program.report), texts(entry.about, "warnings")
+        return CompilationResult(program, report, plan, warnings, Strategy(plan=plan))
 
-    def put(self, key: str, result: CompilationResult, lowered: Sequence[LoweredProgram]) -> None:
-        """Store a result under a key, if all its artifacts are cached and no backend has failed."""
-        if any(b.has_failed for b in self._selection.backends.values()):
-            return
-        program = result.program
-        results = {name: d.result for part in lowered for name, d in part.delegates.items()}
+    def put(self, key: str, result: CompilationResult) -> None:
+        """Store a result, if all its artifacts are cached."""
+        # A later lowering spends no time on measurements that it takes from here.
+        report = replace(result.report, placements=tuple(replace(p, spent=0.0) for p in result.report.placements))
+        program = result.program._replace(report=report.to_json())
+        results = {name: d.result for part in result.lowered for name, d in part.delegates.items()}
         segments: list[Any] = [None] * len(program.segments)
         for spec in program.delegates:
             location = self._artifacts.location_of(results[spec.name])
@@ -136,7 +144,7 @@ class ProgramCache:
         self._artifacts.store.put(key, about, [*parts, *own])
 
     def _segments(self, places: Sequence[Any], own: Any) -> list[memoryview]:
-        """Return the segments of a program, its own and those of artifacts; raises LookupError if one is missing."""
+        """Return the segments of a program and of its artifacts; raises LookupError if one is missing."""
         keys = {location[0] for location in places if location is not None}
         entries = {key: self._artifacts.store.get(key) for key in keys}
         segments = []
@@ -152,34 +160,89 @@ class ProgramCache:
             segments.append(entry.parts[number])
         return segments
 
-    def _request(self) -> tuple[Any, ...]:
-        """Return all parts of the key but the model: backends, rules, policies, kernels, versions, torch's settings."""
-        selection = self._selection
-        if selection.quantization is not None or selection.verify is not None:
+
+def request_key(request: LoweringRequest, artifacts: ArtifactCache) -> str | None:
+    """Return the key of the program of a request; None if lowering it again may have another result.
+
+    That holds for custom partitioners, kernels and operators, for backends that are not cached or run in separate
+    processes, and for quantization and accuracy checks. The key has every field of the request and of its selection,
+    by value. The exceptions are listed here, so a new field counts unless somebody writes down why it does not.
+    """
+
+    def backend_identities(backends: Mapping[str, SelectedBackend]) -> Any:
+        identities = {name: artifacts.identity(name) for name in backends}
+        if None in identities.values() or any(backend.is_isolated for backend in backends.values()):
             raise NotCacheable
-        if any(backend.is_isolated for backend in selection.backends.values()):
+        return tuple(identities.items())  # their order is the order of preference
+
+    def kernel_identity(kernels: Any) -> Any:
+        identity = request.registry.kernels.identity(kernels)
+        if identity is None:
             raise NotCacheable
-        backends = []
-        for partitioner in selection.partitioners:
-            identity = self._artifacts.identity(partitioner.backend)
-            if identity is None or type(partitioner) is not CapabilityPartitioner:
-                raise NotCacheable
-            backends.append((partitioner.backend, identity))
-        kernels = self._registry.kernels.identity(selection.kernels)
-        if kernels is None:
+        return identity
+
+    def strategy_key(strategy: Strategy) -> Any:
+        if not strategy.is_cacheable:
             raise NotCacheable
-        settings = (
-            repr(selection.rules),
-            selection.on_portable,
-            selection.notes,
-            plain(selection.fallback),
-            selection.keeps,
-        )
-        versions = (sys.version, code_of("delegate"), versions_of("delegate"), host_features())
-        return (backends, settings, kernels, versions, _torch())
+        return strategy.cache_key(request.sources)
+
+    def selection_key(selection: Any) -> Any:
+        special = {
+            "partitioners": _partitioner_key,
+            "backends": backend_identities,
+            "kernels": kernel_identity,
+            "quantization": _require_none,
+            "verify": _require_none,
+            "cache": None,  # where programs are stored does not change them
+        }
+        return field_keys(selection, special)
+
+    special = {
+        "sources": exported_key,
+        "check": _require_no_check,
+        "strategy": strategy_key,
+        "selection": selection_key,
+        "registry": None,  # its backends and kernel libraries are in the key of the selection
+        "cache": None,
+        "progress": None,
+        "decomposed": None,  # follows from the model
+    }
+    versions = (sys.version, code_of("delegate"), versions_of("delegate"), host_features())
+    try:
+        parts = (FORMAT, field_keys(request, special), versions, _torch_settings())
+    except NotCacheable:
+        return None
+    return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).hexdigest()
 
 
-def _torch() -> tuple[str, ...]:
+def field_keys(record: Any, special: Mapping[str, Callable[[Any], Any] | None]) -> tuple[Any, ...]:
+    """Return the name and the value of each field of a dataclass.
+
+    Args:
+        record: the dataclass.
+        special: field -> what returns its part of the key; None for fields that do not count.
+    """
+    readers = {field.name: special.get(field.name, plain) for field in fields(record)}
+    return tuple((name, read(getattr(record, name))) for name, read in readers.items() if read is not None)
+
+
+def _partitioner_key(partitioners: Sequence[Partitioner]) -> Any:
+    if any(type(partitioner) is not CapabilityPartitioner for partitioner in partitioners):
+        raise NotCacheable
+    return plain([vars(partitioner) for partitioner in partitioners])
+
+
+def _require_none(section: object) -> None:
+    if section is not None:
+        raise NotCacheable
+
+
+def _require_no_check(check: Verify) -> None:
+    if any(getattr(check, field.name) is not field.default for field in fields(check)):
+        raise NotCacheable
+
+
+def _torch_settings() -> tuple[str, ...]:
     """Return the settings of torch that change its decompositions and results."""
     return tuple(
         map(

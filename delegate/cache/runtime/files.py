@@ -1,6 +1,6 @@
 """Files by key that other code maps into memory: bounded, checked, safe for several processes. No failure is an error.
 
-The file name holds the digest of the key and that of the content. So the file holds the content alone. It is written
+The file name holds the digests of the key and of the content. So the file holds the content alone. It is written
 under a temporary name and renamed into its place. Nobody writes to it afterwards.
 """
 
@@ -26,7 +26,7 @@ class MappedFiles(BoundedFolder):
     suffix = ".mapped"
 
     def open(self, key: str) -> int | None:
-        """Return a descriptor for reading the file of a key, with all of it checked; None if there is no such file.
+        """Return a descriptor for reading the file of a key, with all of it checked; None if the file does not exist.
 
         A damaged file is removed.
         """
@@ -72,7 +72,7 @@ def _name(key: str, descriptor: int) -> str:
 
 
 def content_digest(descriptor: int) -> str:
-    """Return the SHA-256 of the SHA-256s of a file's chunks of 1 MiB and of its size, computed on all cores.
+    """Return the SHA-256 of the SHA-256s of a file's chunks (1 MiB each) and of its size, computed on all cores.
 
     The file is read, not mapped, so that it does not count as memory of this process.
     """

@@ -158,7 +158,7 @@ class BoundedFolder:
         """Remove the least recently used files until the total size is within the limit.
 
         The folder is scanned at the first call, and then once per sixteenth of the limit that is added. So the work of
-        many calls does not grow with the number of files times that of calls.
+        many calls does not grow with the number of files times the number of calls.
 
         Args:
             added: bytes of the file that was added.

@@ -18,7 +18,7 @@ from typing import Any
 from delegate.cache.runtime.folder import PLUGINS, VARIABLE, BoundedFolder, cache_folder, make_private, private
 from delegate.field_checks import amount, mapping
 from delegate.files import open_nonblocking
-from delegate.plugins import BLOCK_VARIABLE, Plugin, distributions
+from delegate.plugins import BLOCK_VARIABLE, Plugin
 
 MAX_AGE = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
 _MAX_FILES = 500
@@ -106,13 +106,20 @@ def _evict(folder: Path) -> None:
 def surroundings() -> tuple[Any, ...]:
     """Return everything any answer may depend on: Python, the path, versions of all distributions, the environment."""
     path = [os.path.abspath(folder) for folder in sys.path]
-    installed = [name for folder in path for name in (folder, *sorted(distributions(folder)))]  # names include versions
+    installed = [name for folder in path for name in (folder, *_distributions(folder))]
     environment = [
         (k, v)
         for k, v in sorted(os.environ.items())
         if not (k in _IGNORED or k.startswith(_IGNORED_PREFIXES) or any(part in k for part in _USAGE_DATA))
     ]
     return sys.version, platform.node(), tuple(installed), tuple(environment)
+
+
+def _distributions(folder: str) -> list[str]:
+    """Return the names of the metadata folders in a folder, which include versions."""
+    with contextlib.suppress(OSError):  # a folder of sys.path need not exist
+        return sorted(name for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info")))
+    return []
 
 
 def _sources(module: str) -> Iterator[tuple[str, int, int]]:

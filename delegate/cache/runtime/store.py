@@ -71,7 +71,7 @@ class Store(BoundedFolder):
         """Return the value that `make` builds from an entry. An entry that `make` rejects is a miss, and is removed.
 
         Args:
-            key: of the entry.
+            key: The entry's key.
             make: checks an entry and turns it into a value; any exception means that the entry is invalid.
         """
         entry = self.get(key)

@@ -139,7 +139,7 @@ def _print(real: Sequence[Row], stand_ins: Sequence[Row], count: int) -> None:
 
 
 def partly_quantized(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each row whose scheme leaves layers in float, since such a row is close to that of float."""
+    """Return a line for each row whose scheme leaves layers in float, since such a row is close to the row in float."""
     return [
         f"{r.name} runs {r.integer_layers} of {r.layers} layers in int8, and the others in float."
         for r in rows
@@ -151,7 +151,7 @@ def conclusion(real: Sequence[Row]) -> str:
     """Return one sentence on the fastest program, its speed against torch, and its cost.
 
     Args:
-        real: the rows that are no stand-ins, the fastest first.
+        real: the rows that are not stand-ins, the fastest first.
     """
     eager = next(r for r in real if r.backend == _TORCH)
     programs = [r for r in real if r is not eager]
@@ -206,7 +206,7 @@ class _Choice:
     Args:
         name: its name, or "portable".
         devices, stand_in: see Row.
-        schemes: of quantization.
+        schemes: The quantization schemes to compare.
     """
 
     name: str
@@ -282,7 +282,7 @@ class _Demo:
         np.save(work / "images.npy", self.held_out.images)
 
     def rows(self, choices: Sequence[_Choice]) -> tuple[list[Row], dict[str, str]]:
-        """Return the rows, that of torch first, and the messages of the programs that failed, by name."""
+        """Return the rows, torch's row first, and the messages of the programs that failed, by name."""
         self._step("running torch")
         rows, failures = [_eager(self._network, self.held_out)], {}
         tasks = [(choice, scheme) for choice in choices for scheme in ("float", *choice.schemes)]
@@ -334,7 +334,7 @@ class _Demo:
         return self._programs / f"digits-{backend.replace(':', '-')}-{scheme}.dlg"
 
     def write_report(self, rows: Sequence[Row]) -> str | None:
-        """Write the page of the fastest program that is no stand-in, and return its path; None without a program."""
+        """Write the page of the fastest program that is not a stand-in, and return its path; None without a program."""
         import delegate
         from delegate.devtools.page.html import page, write
         from delegate.program import file

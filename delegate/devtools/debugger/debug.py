@@ -8,25 +8,40 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+from torch.utils._pytree import tree_unflatten
+
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
-from delegate.accuracy.layer_accuracy import layers_of
-from delegate.accuracy.verification import FLOAT, samples_to_verify
+from delegate.accuracy.layer_noise import layers_of
+from delegate.accuracy.nan import describe_not_finite, first_node
+from delegate.accuracy.program_run import FLOAT, MethodRun, ProgramRun
+from delegate.accuracy.recording import NOT_FINITE, RecordedInstruction, Recorder, excess_of
+from delegate.accuracy.reference import edge_values, flat_arguments, is_random_method
+from delegate.accuracy.samples import Sample
+from delegate.accuracy.verification import samples_to_verify
+from delegate.compiled import to_array
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultyNode
-from delegate.devtools.debugger.failures import all_compile_faults, continue_after_errors, record_unopened
 from delegate.devtools.debugger.faults import kind_of
-from delegate.devtools.debugger.not_finite import not_finite
-from delegate.devtools.debugger.program_run import ProgramRun
 from delegate.devtools.debugger.quantization import clipped_ranges
-from delegate.devtools.debugger.recording import RecordedInstruction, excess_of
 from delegate.devtools.debugger.saved_program import SavedProgram
-from delegate.devtools.debugger.search import PartitionSearch, SearchContext, failure_of, figures_of
-from delegate.errors import InputError
+from delegate.devtools.debugger.search import (
+    PartitionSearch,
+    SearchContext,
+    all_compile_faults,
+    continue_after_errors,
+    failure_of,
+    figures_of,
+    record_unopened,
+)
+from delegate.edge.control_flow import prefixes_of_bodies
+from delegate.edge.graphs import graph_modules
+from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.files import require_folder
-from delegate.lowering.compiler import Compiler
-from delegate.partitioner.extraction import LoweredProgram
 from delegate.placement.strategy import Placed
 from delegate.program.model import Program
 from delegate.request import LoweringRequest
+from delegate.runtime.arguments import leaves_of
+from delegate.runtime.inputs import InputChecker
 from delegate.runtime.isolated import Isolated
 from delegate.selection import open_artifact_cache
 
@@ -65,7 +80,7 @@ def run_debugger(
         raise InputError(f"budget should be seconds from 0 to {_MOST_SECONDS:g}, not {budget!r}", where="debug")
     if output is not None:
         require_folder(output, "the reproductions", InputError)
-    return _Debugger(request, float(budget), output, saved).run()
+    return _Debugger(request, float(budget), output, saved).diagnose()
 
 
 @dataclass
@@ -77,123 +92,156 @@ class _Debugger:
     output: Path | None
     saved: SavedProgram | None
     notes: list[str] = field(default_factory=list)
+    is_loaded: bool = False
+    model: Placed = field(init=False)
+    run: ProgramRun = field(init=False)
+    recorder: Recorder = field(init=False)
 
-    @property
-    def trust_code(self) -> bool:
-        """Return true if machine code may run: that which was compiled here, or of a file that the user trusts."""
-        return self.saved is None or self.saved.trust_code
-
-    def run(self) -> Diagnosis:
+    def diagnose(self) -> Diagnosis:
         """Lower the model, run it, and search."""
         start = time.monotonic()
         request = self.request
         self._report("lowering")
         artifacts = open_artifact_cache(request.selection, request.registry, request.cache)
-        self.model = request.place(artifacts, continue_after_errors)
+        self.model = model = request.place(artifacts, continue_after_errors)
         self.notes += (
             f"plan {plan.name} of method {placement.method} was dropped: {plan.why}"
-            for placement in self.model.placements
+            for placement in model.placements
             for plan in placement.plans
             if plan.why
         )
-        samples = samples_to_verify(request.check.inputs, self.model.exported)
-        compiler = self.model.compiler
-        program, lowered = self._lower(compiler)
-        self._delegates = {name: d for method in lowered for name, d in method.delegates.items()}
+        given = samples_to_verify(request.check.inputs, model.exported)
+        program, lowered = model.compiler.compile() if self.saved is None else self.saved.lower(model.compiler)
+        if self.saved is not None:
+            self.notes += self.saved.compare_weights(model.exported)
         self._report("running the program beside torch")
         limit = max(_LIBRARY_SECONDS, 2 * self.budget)
-        precision, bounds = _bounds(request, self.model)
-        run = ProgramRun(request, self.model, program, lowered, samples, bounds, limit, self.trust_code, self.notes)
-        run.run()
-        isolated = Isolated(program, request.registry, trust_code=self.trust_code, limit=limit)
-        with closing(isolated):
-            context = self._context(isolated, bounds)
-            faults = list(all_compile_faults(context, compiler.failures))
-            if not run.is_loaded:
-                record_unopened(context, run)
-            searches = {
-                entry.name: PartitionSearch(context, entry, self._delegates[entry.name].backend)
-                for entry in run.recorder.instructions
-                if entry.region is not None
-            }
-            faults += [f for entry in run.recorder.instructions for f in _faults(entry, searches, context)]
-            sentences = tuple(not_finite(run, searches))
-        faults += self._quantization_faults(run, context)
-        if others := [f"{e.prefix}{e.name}" for e in run.recorder.instructions if e.is_another_answer]:
+        precision, bounds = _bounds(request, model)
+        kernels = request.selection.kernels
+        samples = {name: [_fit(program, name, model, call) for call in calls] for name, calls in given.items()}
+        self.run = ProgramRun(program, lowered, model.exported, model.floats, samples, request.registry, kernels)
+        edges = {name: method.edge for name, method in model.compiler.methods.items()}
+        bodies = {name: dict(prefixes_of_bodies(edge.graph_module)) for name, edge in edges.items()}
+        values = self._torch_values()
+        self.recorder = Recorder(self.run.delegates, bounds, is_thorough=True, values=values, bodies=bodies)
+        trust_code = self.saved is None or self.saved.trust_code  # of what was compiled here, or of a trusted file
+        methods = list(self._compare(limit, trust_code=trust_code))
+        with closing(Isolated(program, request.registry, trust_code=trust_code, limit=limit)) as isolated:
+            context = SearchContext(
+                request.selection.backends,
+                model.compiler.artifacts,
+                self.run.delegates,
+                isolated,
+                bounds,
+                self.budget,
+                self.output,
+                self._report,
+                self.notes,
+                DEFAULTS["float32"] if request.selection.verify is None else None,
+                is_saved=self.saved is not None,
+            )
+            faults = list(all_compile_faults(context, model.compiler.failures))
+            if not self.is_loaded:
+                record_unopened(context, self.run, self.recorder, values)
+            entries = self.recorder.instructions
+            searches = {name: PartitionSearch(context, entry) for name, entry in self.recorder.partitions.items()}
+            faults += [f for entry in entries for f in _faults(entry, searches, context)]
+            sentences = tuple(self._first_not_finite(searches))
+        faults += self._quantization_faults(context)
+        if others := [f"{e.prefix}{e.name}" for e in entries if e.is_another_answer]:
             self._note_other_answers(others)
         elif context.is_complete and not faults:
-            self._explain_accumulation(run)
-        run.note_gaps()
+            self._explain_accumulation(methods)
+        self._note_gaps(methods)
         if self.output is not None and not faults:
             self.notes.append(f"no reproduction is written to {self.output}: nothing is wrong that it could show")
+        accuracies = [a for m in methods for a in (m.lowered, m.floats) if a is not None and a.figures is not None]
         return Diagnosis(
-            figures=run.figures,
+            figures={f"{a.method} against {a.reference}": a.figures for a in accuracies},
             bounds=f"{bounds}, by default for {precision}" if precision else str(bounds),
             faults=tuple(faults),
-            instructions=len(run.recorder.instructions),
-            errors=tuple(self._row(entry) for entry in run.recorder.instructions if entry.differences.outputs),
-            layers=tuple(row for name in self._quantized(run) for row in self._layer_rows(run, name)),
+            instructions=len(entries),
+            errors=tuple(map(_row, (entry for entry in entries if entry.differences.outputs))),
+            layers=tuple(row for name in self._quantized() for row in self._layer_rows(name)),
             not_finite=sentences,
             is_complete=context.is_complete,
             notes=tuple(self.notes),
             seconds=time.monotonic() - start,
         )
 
-    def _lower(self, compiler: Compiler) -> tuple[Program, Sequence[LoweredProgram]]:
-        """Return the program to run, and its methods."""
-        if self.saved is None:
-            return compiler.compile()
-        lowered = self.saved.lower(compiler)
-        self.notes += self.saved.compare_weights(self.model.exported)
-        return self.saved.program, lowered
-
-    def _context(self, isolated: Isolated, bounds: Bounds) -> SearchContext:
-        return SearchContext(
-            self.request.selection.backends,
-            self.model.compiler.artifacts,
-            self._delegates,
-            isolated,
-            bounds,
-            self.budget,
-            self.output,
-            self._report,
-            self.notes,
-            DEFAULTS["float32"] if self.request.selection.verify is None else None,
-            is_saved=self.saved is not None,
-        )
-
     def _report(self, text: str) -> None:
         if self.request.progress is not None:
             self.request.progress(text)
 
-    def _row(self, entry: RecordedInstruction) -> ErrorRow:
-        added, total = entry.differences.accuracy(), entry.totals.accuracy()
-        assert added is not None
-        place = "  ".join(filter(None, (entry.operator, entry.source)))
-        if entry.name in self._delegates:
-            place = self._delegates[entry.name].backend
-        name = entry.name if entry.region is not None else f"{entry.prefix}{entry.name}"
-        return ErrorRow(name, place, added.sqnr_db, None if total is None else total.sqnr_db, entry.method)
+    def _torch_values(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the values of torch at the results of partitions and kernels, in the first call of each method."""
+        values = {}
+        for method in self.run.lowered:
+            name = method.program.name
+            if name in self.run.samples and not is_random_method(method):
+                inside = {n.name for d in method.delegates.values() for n in d.region.outputs}
+                modules = graph_modules(method.program.graph_module)
+                inside |= {node.name for module in modules for node in module.graph.nodes}
+                edge = self.model.compiler.methods[name].edge
+                values[name] = edge_values(edge, self._first_arguments(name), inside)
+        return values
 
-    def _quantized(self, run: ProgramRun) -> list[str]:
-        exported = self.model.exported
-        return [name for name in run.samples if is_quantized(precision_of(exported[name]))]
+    def _first_arguments(self, name: str) -> list[object]:
+        """Return the leaves of the first call of a method."""
+        call = self.run.samples[name][0]
+        return flat_arguments(self.model.exported[name], call.args, call.kwargs)
 
-    def _quantization_faults(self, run: ProgramRun, context: SearchContext) -> Iterator[Fault]:
-        """Return the quantizations whose range is too small for the values."""
-        for name in self._quantized(run):
-            for clipped in clipped_ranges(self.model.exported[name], run.samples[name][0]):
+    def _compare(self, limit: float, *, trust_code: bool) -> Iterator[MethodRun]:
+        """Run all methods beside torch; yield those before the first failure."""
+        try:
+            loaded = self.run.load(trust_code=trust_code, isolate=limit)
+        except DelegateError as error:
+            self.notes.append(f"the program cannot be loaded, so no instruction ran: {error.what} ({error.where})")
+            return
+        self.is_loaded = True
+        try:
+            with loaded:
+                yield from self.run.compare(loaded, self.recorder)
+        except (InputError, AccuracyError):
+            raise
+        except DelegateError as error:
+            self.notes.append(f"the program failed, and later instructions did not run: {error.what} ({error.where})")
+
+    def _quantized(self) -> list[str]:
+        """Return the methods that run and are quantized."""
+        return [name for name in self.run.samples if is_quantized(precision_of(self.model.exported[name]))]
+
+    def _quantization_faults(self, context: SearchContext) -> Iterator[Fault]:
+        """Yield the quantizations whose range is too small for the values."""
+        for name in self._quantized():
+            for clipped in clipped_ranges(self.model.exported[name], self.run.samples[name][0]):
                 floats, count = self.model.floats.get(name), len(clipped.nodes)
                 remedy = "" if floats is None else clipped.remedy(floats)
                 fault = Fault(name, "the quantization", "", clipped.nodes, clipped.kind, None, count, remedy=remedy)
                 context.note_no_reproduction(fault, "the ranges of the model are too small, on any library")
                 yield fault
 
-    def _layer_rows(self, run: ProgramRun, name: str) -> Iterator[ErrorRow]:
+    def _layer_rows(self, name: str) -> Iterator[ErrorRow]:
         if name in self.model.floats:
-            floats, quantized = self.model.floats[name], self.model.exported[name]
-            for layer in layers_of(name, floats, quantized, run.samples[name][0]):
+            sample = self.run.samples[name][0]
+            for layer in layers_of(name, self.model.floats[name], self.model.exported[name], sample):
                 yield ErrorRow(layer.node, layer.place, layer.added_db, layer.total_db, name)
+
+    def _first_not_finite(self, searches: Mapping[str, PartitionSearch]) -> Iterator[str]:
+        """Yield sentences on the first NaN and the first infinity, in the program and in torch, by method."""
+        for name in self.run.samples:
+            for kind in NOT_FINITE:
+                there = first_node(self.model.exported[name], self._first_arguments(name), kind)
+                here = describe_not_finite(
+                    self.recorder,
+                    name,
+                    kind,
+                    lambda entry, call: searches[entry.name].values(call),
+                    is_likely=bool(there),
+                )
+                if here or there:
+                    yield f"first {kind} here: {here or 'none'}"
+                    yield f"first {kind} in torch: {there or 'none'}"
 
     def _note_other_answers(self, names: Sequence[str]) -> None:
         """Add a note on the instructions that differ from torch and are right."""
@@ -203,36 +251,66 @@ class _Debugger:
             f"{', '.join(names[:_NAMED])}{more}; the figures of results that depend on these mean nothing"
         )
 
-    def _explain_accumulation(self, run: ProgramRun) -> None:
+    def _explain_accumulation(self, methods: Sequence[MethodRun]) -> None:
         """Add a note if a method misses the bounds although the search found no fault."""
-        bounds = run.bounds
-        for name in run.samples:
-            own = f"{name} against {run.reference_of(name)}"
-            texts = (own, f"{name} against {FLOAT}")
-            misses = {text: excess_of(bounds, run.figures.get(text)) > 1 for text in texts}
+        bounds = self.recorder.bounds
+        for method in methods:
+            is_missed = excess_of(bounds, method.lowered.figures) > 1
             noise = {
                 e.name: excess_of(bounds, e.differences.accuracy())
-                for e in run.recorder.instructions
-                if e.method == name and e.worst is None
+                for e in self.recorder.instructions
+                if e.method == method.name and not e.is_wrong
             }
             noisy = sorted((n for n, excess in noise.items() if excess > 0), key=lambda n: -noise[n])
-            if misses[own] and len(noisy) > 1:
-                names = ", ".join(noisy[:_NAMED])
+            if is_missed and len(noisy) > 1:
+                what = f"{method.name} against {method.lowered.reference} misses {bounds}"
                 self.notes.append(
-                    f"{own} misses {bounds}, but every instruction meets it: the error of several accumulates; "
-                    f"most comes from {names}"
+                    f"{what}, but every instruction meets it: the error of several accumulates; "
+                    f"most comes from {', '.join(noisy[:_NAMED])}"
                 )
-            elif not misses[own] and misses[f"{name} against {FLOAT}"]:
+            elif not is_missed and method.floats is not None and excess_of(bounds, method.floats.figures) > 1:
                 self.notes.append(f"the backends are right: the difference is between {FLOAT} and the program in torch")
+
+    def _note_gaps(self, methods: Sequence[MethodRun]) -> None:
+        """Add notes on what was not compared."""
+        self.notes += (f"method {m.name}, not compared: {m.lowered.why}" for m in methods if m.lowered.why)
+        if self.recorder.not_compared:
+            names = ", ".join(sorted(self.recorder.not_compared))
+            self.notes.append(f"not compared, since torch lacks them or they draw random numbers: {names}")
+        for method in self.run.lowered if self.is_loaded else ():
+            name = method.program.name
+            if name not in self.run.samples:
+                self.notes.append(f"method {name} did not run: no inputs were given for it")
+            elif missed := [p for p in method.delegates if p not in self.recorder.partitions]:
+                self.notes.append(f"not reached by the inputs: {', '.join(missed)}")
+
+
+def _fit(program: Program, name: str, model: Placed, call: Sample) -> Sample:
+    """Return a call of a method as its export took the arguments; raises InputError if they do not fit."""
+    definition = next(method for method in program.methods if method.name == name)
+    leaves = leaves_of(definition, call.args, dict(call.kwargs))
+    InputChecker(definition).arrays([to_array(leaf, f"of {name}") for leaf in leaves])
+    return Sample(*tree_unflatten(leaves, model.exported[name].call_spec.in_spec))
+
+
+def _row(entry: RecordedInstruction) -> ErrorRow:
+    """Return the error of an instruction as a row."""
+    added, total = entry.differences.accuracy(), entry.totals.accuracy()
+    assert added is not None
+    if entry.delegate is not None:
+        name, place = entry.name, entry.delegate.backend
+    else:
+        name, place = f"{entry.prefix}{entry.name}", "  ".join(filter(None, (entry.operator, entry.source)))
+    return ErrorRow(name, place, added.sqnr_db, None if total is None else total.sqnr_db, entry.method)
 
 
 def _faults(
     entry: RecordedInstruction, searches: Mapping[str, PartitionSearch], context: SearchContext
 ) -> Iterator[Fault]:
     """Yield the faults of an instruction whose results are wrong, differ from call to call, or are missing."""
-    if entry.region is not None:
+    if entry.delegate is not None:
         yield from searches[entry.name].faults()
-    elif entry.worst is not None:
+    elif entry.is_wrong and entry.worst is not None:
         kind = failure_of(entry) or kind_of(entry.worst, None)
         if kind.name == "rounding":
             context.notes.append(f"{entry.prefix}{entry.name} misses {context.bounds} by rounding: {kind.explanation}")

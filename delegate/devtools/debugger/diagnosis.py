@@ -25,8 +25,8 @@ class FaultKind:
     """The kind of a fault.
 
     Args:
-        name: "wrong values", "precision", "rounding" (of float32, which is no fault), "overflow", "NaN", "infinity",
-            "saturation", "non-determinism", "failure" or "refusal" (which is no fault).
+        name: "wrong values", "precision", "rounding" (of float32, which is not a fault), "overflow", "NaN", "infinity",
+            "saturation", "non-determinism", "failure" or "refusal" (which is not a fault).
         explanation: a sentence with the numbers; empty if nothing more is known.
     """
 
@@ -61,7 +61,7 @@ class Fault:
         nodes: the operators.
         kind: wrong values, precision, overflow and so on.
         figures: their error, on the inputs that they have in the program; None if they failed.
-        size: the number of operators of the partition.
+        size: the number of operators in the partition.
         tests: the number of sub-regions that were tried.
         rejected: the number of those that the library rejected, so that smaller sets may be wrong too.
         is_minimal: no operator at a border of the set can be left out. False if the budget was over.
@@ -115,7 +115,7 @@ class ErrorRow:
     """The error at one place along the depth of a program, in decibels.
 
     Args:
-        name: of the partition, operator or layer.
+        name: The name of a partition, operator or layer.
         place: what runs it, or its module path and operator.
         added: the SQNR of its result on its own inputs.
         total: the SQNR of its result against the reference, with the error that it inherits; None if unknown.
@@ -134,7 +134,7 @@ class Diagnosis:
     """The result of the debugger.
 
     Args:
-        figures: of each method against its reference: method and reference in words -> figures.
+        figures: Method and reference in words -> the method's figures against that reference.
         bounds: a result that misses these is wrong, in words.
         faults: the faults and refusals, in the order of execution.
         instructions: the number of partitions and kernels that ran.
@@ -196,7 +196,7 @@ class Diagnosis:
 
     @classmethod
     def from_json(cls, text: str, where: str = "") -> Diagnosis:
-        """Return the diagnosis of a text of `to_json`, from the file `where`; raises InputError for other texts."""
+        """Return the diagnosis in a text from `to_json`, from the file `where`; raises InputError for other texts."""
         try:
             data = json.loads(text)
             return cls(

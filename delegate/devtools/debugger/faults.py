@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch.fx import Node
 
+from delegate.accuracy.recording import RecordedCall, Tensors, to_float64
 from delegate.accuracy.reference import EagerRegion
 from delegate.devtools.debugger.diagnosis import FaultKind, FaultyNode
-from delegate.devtools.debugger.recording import RecordedCall, Tensors, to_float64
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.errors import AccuracyError
 
@@ -66,7 +66,7 @@ def _not_finite(actual: torch.Tensor, expected: torch.Tensor, lost: torch.Tensor
 
 
 def _overflowed(actual: torch.Tensor, expected: torch.Tensor, beyond: torch.Tensor) -> FaultKind | None:
-    """Explain results that are wrong where float16 cannot have those of torch; a library may return anything there."""
+    """Explain results that are wrong where float16 cannot hold torch's results; a library may return anything there."""
     wrong = ~((actual - expected).abs() <= _FLOAT16_ERROR * expected.abs().clamp(min=1)) & expected.isfinite()
     lost = wrong & beyond
     if not lost.any() or float(lost[wrong].float().mean()) < _MANY or float(lost[beyond].float().mean()) < _MOST:
@@ -85,7 +85,7 @@ def _overflow(what: str, expected: torch.Tensor, lost: torch.Tensor) -> FaultKin
 def _clamped(
     actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
 ) -> FaultKind | None:
-    """Explain results that are those of torch, clamped to a range."""
+    """Explain results that are torch's results, clamped to a range."""
     if not actual.any():
         return None
     low, high = float(actual.min()), float(actual.max())
@@ -132,7 +132,7 @@ def _rounded(
 def _moved_or_scaled(
     actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
 ) -> FaultKind | None:
-    """Explain results of a simple relation to those of torch."""
+    """Explain results that have a simple relation to torch's results."""
     if not len(actual):
         return None
     share = float(((actual - expected).abs() > _CLOSE * expected.abs().max()).float().mean())

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from delegate.accuracy.recording import RecordedCall
 from delegate.backends.aot import Region, Reproduction
 from delegate.backends.exported import exported_program
 from delegate.compiled import to_array
 from delegate.devtools.debugger.diagnosis import Fault
-from delegate.devtools.debugger.recording import RecordedCall
 from delegate.edge.node import describe
 from delegate.errors import InputError
 from delegate.files import replacing, with_short_paths
@@ -96,7 +96,7 @@ def write_reproduction(output: Path, fault: Fault, way: Reproduction, part: Regi
 def write_compilation(output: Path, fault: Fault, part: Region) -> Path:
     """Write a region that its backend does not compile, and a script that lowers it; return the path of the script.
 
-    There is no artifact to run with the vendor's library alone, so the script needs this project.
+    No artifact exists to run with the vendor's library alone, so the script needs this project.
 
     Args:
         output: as of `write_reproduction`.

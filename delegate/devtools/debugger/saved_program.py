@@ -12,9 +12,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.accuracy.bounds import Verify
+from delegate.accuracy.recording import torch_operator
 from delegate.backends.aot import PreprocessResult, Region
 from delegate.backends.decomposition import is_compound_operator
-from delegate.devtools.debugger.recording import torch_operator
 from delegate.edge.keys import fingerprints
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram
@@ -48,7 +48,7 @@ class SavedProgram:
 
     Args:
         program: the content of the file.
-        report: of its debug info.
+        report: The report in its debug info.
         where: the path, for messages.
         trust_code: run its partitions of machine code too.
     """
@@ -78,14 +78,14 @@ class SavedProgram:
         queried = [backend for node in self.report.nodes for backend in node.verdicts]
         return [b for b in dict.fromkeys(queried) if b != PORTABLE]
 
-    def lower(self, compiler: Compiler) -> list[LoweredProgram]:
-        """Return the methods of the model with the partitions of the file.
+    def lower(self, compiler: Compiler) -> tuple[Program, list[LoweredProgram]]:
+        """Return the program of the file, and the methods of the model with its partitions.
 
         Args:
             compiler: placed by `FromSavedProgram`.
 
         Raises:
-            InputError: the partitions of the model differ from those of the file.
+            InputError: the partitions of the model differ from the partitions in the file.
         """
         compiler.plan()
         self._require_same(compiler.report())
@@ -103,13 +103,13 @@ class SavedProgram:
                     region = delegates[name].region
                     if (len(call.inputs), len(call.outputs)) != (len(region.inputs), len(region.outputs)):
                         raise self._other(f"partition {name} of {method.name} has other inputs or outputs")
-        return lowered
+        return self.program, lowered
 
     def compare_weights(self, exported: Mapping[str, ExportedProgram]) -> list[str]:
         """Return notes on differences between the model of the file and another one, of the same partitions.
 
         Raises:
-            InputError: weights differ, so the model is no reference for the file.
+            InputError: weights differ, so the model is not a reference for the file.
         """
         notes = []
         for method, here in fingerprints(exported).items():

@@ -1,10 +1,11 @@
-"""The search of one partition: reduce its wrong values, or its failure, to the smallest sets of operators."""
+"""The search of one partition: reduce wrong values, a failure or a rejection to the smallest sets of operators."""
 
 from __future__ import annotations
 
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,16 +15,18 @@ from torch.fx import Node
 
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.figures import difference
+from delegate.accuracy.program_run import ProgramRun
+from delegate.accuracy.recording import RecordedCall, RecordedInstruction, Recorder, excess_of, same
 from delegate.accuracy.reference import EagerRegion
 from delegate.accuracy.trial import RegionTrial
-from delegate.backends.aot import PreprocessResult, Region
+from delegate.backends.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
 from delegate.backends.guilty import Minimization, OutOfTime, Unit, nodes_of, part_of, units_of
 from delegate.backends.selected import SelectedBackend
-from delegate.devtools.debugger.diagnosis import Fault, FaultKind
+from delegate.devtools.debugger.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
 from delegate.devtools.debugger.faults import faulty_node, kind_of
-from delegate.devtools.debugger.recording import RecordedCall, RecordedInstruction, excess_of, same
 from delegate.devtools.debugger.reproduction import write_compilation, write_reproduction
 from delegate.errors import DelegateError, InputError
+from delegate.lowering.compiler import CompileFailure, Compiler
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredDelegate
 from delegate.report.rows import Accuracy
@@ -40,7 +43,7 @@ class SearchContext:
     """The means and limits of the searches in one program.
 
     Args:
-        backends: by name.
+        backends: Backend name -> the backend that is searched.
         artifacts: compile sub-regions.
         delegates: the partitions of the program, whose artifacts are not compiled again.
         isolated: opens artifacts in a separate process.
@@ -49,9 +52,9 @@ class SearchContext:
         output: folder of the reproductions; None: none are written.
         report: called with short progress texts.
         notes: on the searches, for people.
-        least_rounding_db: an SQNR from which it is no fault that a backend computes float32 at lower precision, if it
-            is made to; None: the user gave bounds.
-        is_saved: the artifacts of `delegates` are those of a file.
+        least_rounding_db: an SQNR from which it is not a fault that a backend computes float32 at lower precision, if
+            it is made to; None: the user gave bounds.
+        is_saved: the artifacts of `delegates` come from a file.
 
     Attributes:
         is_complete: no search has ended early.
@@ -85,7 +88,7 @@ class SearchContext:
         self.notes.append(f"partition {partition} is not searched to the end: {self.budget:g} s are over")
 
     def compile(self, backend: str, region: Region) -> PreprocessResult:
-        """Return the artifact of a region; the errors are those of `Artifacts.attempt`."""
+        """Return the artifact of a region, with the errors of `Artifacts.attempt`."""
         whole = self.delegates.get(region.name)
         if whole is not None and whole.backend == backend and _border(whole.region) == _border(region):
             return whole.result
@@ -130,16 +133,15 @@ class PartitionSearch:
     """A search for the faults of one partition.
 
     Args:
-        context: of the program.
+        context: What all searches in the program share.
         entry: the record of the partition.
-        backend: its name.
     """
 
-    def __init__(self, context: SearchContext, entry: RecordedInstruction, backend: str) -> None:
-        assert entry.region is not None
-        self._context, self._entry, self.backend = context, entry, backend
-        self._region = entry.region
-        self._rounds_float32 = context.backends[backend].rounds_float32
+    def __init__(self, context: SearchContext, entry: RecordedInstruction) -> None:
+        assert entry.delegate is not None
+        self._context, self._entry = context, entry
+        self._region, self._backend = entry.delegate.region, entry.delegate.backend
+        self._rounds_float32 = context.backends[self._backend].rounds_float32
         self._values: dict[int, dict[str, torch.Tensor]] = {}  # by identity of the call
         self._found: set[Unit] = set()
         self._is_explained = False  # the partition misses the bounds, and no operator is at fault
@@ -147,29 +149,29 @@ class PartitionSearch:
     def faults(self) -> Iterator[Fault]:
         """Yield the faults, each reduced to a smallest set of operators."""
         entry = self._entry
-        call = entry.worst or entry.last
+        call = entry.worst if entry.is_wrong else entry.last
         if call is None:
             return
         trial = self._trial(call)
-        symptom = _Symptom(trial, entry, self._context)
+        symptom = _WrongResults(trial, entry, self._context)
         try:
-            if self._context.is_saved and entry.worst is not None and self._is_right_again(call):
-                yield self._whole_partition(entry.worst, _RIGHT_AGAIN)
+            if self._context.is_saved and entry.is_wrong and self._is_right_again(call):
+                yield self._whole_partition(call, _RIGHT_AGAIN)
                 return
             if entry.failure is None and entry.is_stable:
                 yield from self._faults_inside(trial, symptom, call)
                 self._is_explained = self._is_another_right_answer(call)
-            while entry.worst is not None and not self._is_explained and (remaining := self._remaining()):
+            while entry.is_wrong and not self._is_explained and (remaining := self._remaining()):
                 self._context.report(f"partition {entry.name}: {len(remaining)} operators")
                 if not symptom(remaining) or (entry.is_stable and self._is_rounding(trial, remaining)):
                     break
-                search = symptom.minimized(remaining)
+                search = symptom.minimize(remaining)
                 self._found.update(search.found)
                 if entry.is_stable and entry.failure is None and self._is_rounding(trial, search.found, by_parts=False):
                     continue
                 yield self._fault(trial, search, symptom)
-            if entry.worst is not None and not self._found and not self._is_explained:
-                yield self._whole_partition(entry.worst, _RIGHT_ALONE)
+            if entry.is_wrong and not self._found and not self._is_explained:
+                yield self._whole_partition(call, _RIGHT_ALONE)
         except OutOfTime:
             self._context.end_early(entry.name)
 
@@ -185,26 +187,26 @@ class PartitionSearch:
         return self._values[id(call)]
 
     def _trial(self, call: RecordedCall) -> RegionTrial:
-        compile_, open_ = partial(self._context.compile, self.backend), partial(self._context.open, self.backend)
+        compile_, open_ = partial(self._context.compile, self._backend), partial(self._context.open, self._backend)
         return RegionTrial(self._region, call.inputs, compile_, open_)
 
     def _is_right_again(self, call: RecordedCall) -> bool:
         """Return if the partition is right with an artifact that is compiled now."""
-        fresh = partial(self._context.artifacts.attempt, self.backend)
-        trial = RegionTrial(self._region, call.inputs, fresh, partial(self._context.open, self.backend))
-        symptom = _Symptom(trial, self._entry, self._context)
+        fresh = partial(self._context.artifacts.attempt, self._backend)
+        trial = RegionTrial(self._region, call.inputs, fresh, partial(self._context.open, self._backend))
+        symptom = _WrongResults(trial, self._entry, self._context)
         return not symptom(units_of(self._region)) and not symptom.rejected
 
     def _remaining(self) -> list[Unit]:
         return [unit for unit in units_of(self._region) if unit not in self._found]
 
-    def _faults_inside(self, trial: RegionTrial, symptom: _Symptom, call: RecordedCall) -> Iterator[Fault]:
+    def _faults_inside(self, trial: RegionTrial, symptom: _WrongResults, call: RecordedCall) -> Iterator[Fault]:
         """Yield the faults that show if all values of the partition are results, also those that its results hide.
 
         Each operator that looks wrong there has to be wrong in a sub-region too, since further results can change what
         a library fuses.
         """
-        is_hidden = self._entry.worst is None
+        is_hidden = not self._entry.is_wrong
         units = units_of(self._region)
         for unit in self._wrong_inside(call):
             if unit in self._found:
@@ -214,7 +216,7 @@ class PartitionSearch:
             start = next((some for some in ([unit], before) if symptom(some)), None)
             if start is None:
                 continue
-            search = symptom.minimized(start)
+            search = symptom.minimize(start)
             fault = self._fault(trial, search, symptom)
             is_usual = self._is_usual(fault.kind, fault.figures) or (fault.kind.name == "precision" and is_hidden)
             if not is_usual and not self._found.intersection(search.found):
@@ -238,7 +240,7 @@ class PartitionSearch:
         return wrong
 
     def _is_usual(self, kind: FaultKind, figures: Accuracy | None) -> bool:
-        """Return if an error is no fault: of float32 itself, or of a library that computes at lower precision."""
+        """Return if an error is not a fault: of float32 itself, or of a library that computes at lower precision."""
         least = self._context.least_rounding_db
         is_small = figures is not None and least is not None and figures.sqnr_db >= least
         return kind.name == "rounding" or (kind.name == "precision" and is_small and self._rounds_float32)
@@ -269,7 +271,7 @@ class PartitionSearch:
     def _is_another_right_answer(self, call: RecordedCall) -> bool:
         """Return if a partition has torch's results for another right answer of its operators, e.g. with equal ones."""
         eager = EagerRegion(self._region)
-        if self._entry.worst is None or not eager.choices:
+        if not self._entry.is_wrong or not eager.choices:
             return False
         known = self.values(call)
         results = {name: known[name] for name in eager.choices if name in known}
@@ -279,30 +281,14 @@ class PartitionSearch:
         self._entry.is_another_answer = True
         return True
 
-    def _fault(self, trial: RegionTrial, search: Minimization, symptom: _Symptom) -> Fault:
+    def _fault(self, trial: RegionTrial, search: Minimization, symptom: _WrongResults) -> Fault:
         """Describe a smallest set of operators, and write its reproduction."""
-        entry = self._entry
         part = part_of(self._region, search.found)
-        call = _run(trial, part) if entry.failure is None else _reference(trial, part)
+        call = _run(trial, part) if self._entry.failure is None else _reference(trial, part)
         rest = [unit for unit in units_of(self._region) if unit not in search.found]
-        try:
-            confirmed = not rest or not symptom(rest)
-        except OutOfTime:
-            confirmed = False
-        nodes = operators_of(nodes_of(search.found))
-        fault = Fault(
-            entry.method,
-            self.backend,
-            entry.name,
-            tuple(map(faulty_node, nodes)),
-            self._kind(call, part),
-            figures_of(call),
-            len(operators_of(self._region.calls)),
-            search.tests,
-            symptom.rejected,
-            search.is_minimal,
-            confirmed,
-            remedy=pins(nodes),
+        kind = self._kind(call, part)
+        fault = _minimal_fault(
+            self._entry.method, self._backend, self._region, search, symptom, rest, kind, figures_of(call)
         )
         return replace(fault, reproduction=self._context.reproduce(fault, part, call))
 
@@ -312,7 +298,7 @@ class PartitionSearch:
         kind = self._kind(call, self._region)
         fault = Fault(
             self._entry.method,
-            self.backend,
+            self._backend,
             self._entry.name,
             tuple(map(faulty_node, nodes)),
             replace(kind, explanation="; ".join(filter(None, (kind.explanation, text)))),
@@ -331,37 +317,183 @@ class PartitionSearch:
 
 
 class _Symptom:
-    """The test of a minimisation: some units of a partition show its symptom if they run alone."""
+    """The test of a minimization: some units of a region show its symptom if they are tried alone."""
 
-    def __init__(self, trial: RegionTrial, entry: RecordedInstruction, context: SearchContext) -> None:
-        self._trial, self._context = trial, context
-        self._fails, self._differs = entry.failure is not None, not entry.is_stable
-        self.rejected = 0  # sub-regions that the library did not run
+    def __init__(self, context: SearchContext) -> None:
+        self._context = context
+        self.rejected = 0  # sub-regions that the library did not run, in the last search
 
     def __call__(self, units: Sequence[Unit]) -> bool:
-        """Return if these units show the symptom; raises OutOfTime."""
+        """Return whether these units show the symptom; raises OutOfTime."""
         self._context.require_time()
+        try:
+            return self._shows(units)
+        except Exception:  # a library that accepts the region may reject a part of it with any error
+            self.rejected += 1
+            return False
+
+    def _shows(self, units: Sequence[Unit]) -> bool:
+        raise NotImplementedError
+
+    def minimize(self, units: Sequence[Unit]) -> Minimization:
+        """Return a smallest set of units that show the symptom."""
+        self.rejected = 0
+        return Minimization(units, self)
+
+
+class _WrongResults(_Symptom):
+    """Units that miss the bounds, fail, or return different results for the same inputs, as their partition does."""
+
+    def __init__(self, trial: RegionTrial, entry: RecordedInstruction, context: SearchContext) -> None:
+        super().__init__(context)
+        self._trial = trial
+        self._fails, self._differs = entry.failure is not None, not entry.is_stable
+
+    def _shows(self, units: Sequence[Unit]) -> bool:
         part = part_of(self._trial.region, units)
         try:
             results = _run_with_choices(self._trial, part)
             again = self._trial.run(part) if self._differs else results
         except DelegateError:
             return self._fails
-        except Exception:  # a library that accepts the region may reject a part of it with any error
-            self.rejected += 1
-            return False
-        actual, repeated = ([r[node.name] for node in part.outputs] for r in (results, again))
         if self._fails:
             return False
         if self._differs:
-            return not same(actual, repeated)
+            return not same(*([r[node.name] for node in part.outputs] for r in (results, again)))
         forms = EagerRegion(part).compare([*_known(self._trial, part.inputs)], results)
         return excess_of(self._context.bounds, difference(*forms)) > 1
 
-    def minimized(self, units: Sequence[Unit]) -> Minimization:
-        """Return the minimisation of units that show the symptom; `rejected` counts those of this search."""
-        self.rejected = 0
-        return Minimization(units, self)
+
+class _DoesNotCompile(_Symptom):
+    """Units that a backend rejects without naming nodes, or fails at."""
+
+    def __init__(self, backend: str, region: Region, context: SearchContext) -> None:
+        super().__init__(context)
+        self._backend, self._region = backend, region
+        self.kind: type[RegionFailed] = RegionFailed  # parts that are rejected do not show a crash
+        self.errors: dict[int, RegionFailed] = {}  # by number of units
+
+    def _shows(self, units: Sequence[Unit]) -> bool:
+        try:
+            self._context.artifacts.attempt(self._backend, part_of(self._region, units))
+        except RegionFailed as error:
+            self.errors[len(units)] = error
+            return isinstance(error, self.kind)
+        return False
+
+
+def continue_after_errors(compiler: Compiler) -> None:
+    """Let a compiler treat any error of a backend as a region that fails, and go on without the nodes at fault."""
+    compilers = compiler.artifacts.compilers.items()
+    compiler.artifacts.compilers = {name: partial(_fail_by_region, preprocess) for name, preprocess in compilers}
+
+
+def _fail_by_region(preprocess: Callable[[Region], PreprocessResult], region: Region) -> PreprocessResult:
+    try:
+        return preprocess(region)
+    except RegionGivenUp as refusal:
+        if not isinstance(refusal.__cause__, DelegateError):  # the compiler was too slow
+            raise
+        raise RegionCrashed(refusal.__cause__.what) from refusal
+    except DelegateError as error:
+        raise RegionCrashed(error.what) from error
+
+
+def all_compile_faults(context: SearchContext, failures: Iterable[CompileFailure]) -> Iterator[Fault]:
+    """Yield the faults of all regions that are not compiled, each set of operators once.
+
+    The plans that a measured placement tries have regions in common.
+    """
+    seen = set[tuple[str, str, tuple[FaultyNode, ...]]]()
+    for failure in failures:
+        for fault, part in _compile_faults(context, failure):
+            key = fault.method, fault.place, fault.nodes
+            if key not in seen:
+                seen.add(key)
+                yield replace(fault, reproduction=context.reproduce_compilation(fault, part))
+
+
+def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator[tuple[Fault, Region]]:
+    """Yield the smallest operator sets of a region that its backend rejects, or fails at, each with its region."""
+    region, remaining = failure.region, units_of(failure.region)
+    symptom = _DoesNotCompile(failure.backend, region, context)
+    try:
+        while remaining and symptom(remaining):
+            symptom.kind = type(symptom.errors[len(remaining)])
+            context.report(f"partition {region.name}: {len(remaining)} operators, which do not compile")
+            search = symptom.minimize(remaining)
+            remaining = [unit for unit in remaining if unit not in search.found]
+            error = symptom.errors[len(search.found)]
+            if isinstance(error, RegionCrashed):
+                kind = FaultKind("failure", f"they do not compile: {error.reason}")
+            else:
+                kind = FaultKind(REFUSAL, f"the backend refuses them, so they run elsewhere: {error.reason}")
+            fault = _minimal_fault(failure.method, failure.backend, region, search, symptom, remaining, kind, None)
+            yield fault, part_of(region, search.found)
+            symptom.kind = RegionFailed
+    except OutOfTime:
+        context.end_early(region.name)
+
+
+def record_unopened(
+    context: SearchContext, run: ProgramRun, recorder: Recorder, values: Mapping[str, Mapping[str, torch.Tensor]]
+) -> None:
+    """Record the partitions that their backends do not open as instructions that fail, with the inputs of torch.
+
+    Args:
+        context: opens artifacts.
+        run: the program.
+        recorder: gets the records.
+        values: torch's values in the first call, by method and node.
+    """
+    for method in run.lowered:
+        known = values.get(method.program.name, {})
+        for name, delegate in method.delegates.items():
+            try:
+                with closing(context.open(delegate.backend, delegate.result)):
+                    continue
+            except DelegateError as error:
+                entry = recorder.entry(RecordedInstruction(method.program.name, name, delegate=delegate))
+                entry.failure = error
+            inputs = [node.name for node in delegate.region.inputs]
+            if all(name in known for name in inputs):
+                entry.worst = RecordedCall(tuple(known[name] for name in inputs))
+            else:
+                context.notes.append(
+                    f"partition {name} is not opened, and not searched: torch's values before it are unknown"
+                )
+
+
+def _minimal_fault(
+    method: str,
+    backend: str,
+    region: Region,
+    search: Minimization,
+    symptom: _Symptom,
+    rest: Sequence[Unit],
+    kind: FaultKind,
+    figures: Accuracy | None,
+) -> Fault:
+    """Return the fault of a smallest operator set in a region; `rest` should be right without them."""
+    nodes, rejected = operators_of(nodes_of(search.found)), symptom.rejected
+    try:
+        is_confirmed = not rest or not symptom(rest)
+    except OutOfTime:
+        is_confirmed = False
+    return Fault(
+        method,
+        backend,
+        region.name,
+        tuple(map(faulty_node, nodes)),
+        kind,
+        figures,
+        len(operators_of(region.calls)),
+        search.tests,
+        rejected,
+        search.is_minimal,
+        is_confirmed,
+        remedy=pins(nodes),
+    )
 
 
 def operators_of(nodes: Iterable[Node]) -> list[Node]:

@@ -28,9 +28,9 @@ def report_data(
 
     Args:
         report: the JSON of `Report.to_json`, read.
-        name: of the model, for people.
+        name: The model's name, for people.
         summary: the lines below the title.
-        memory: of the methods, if it is known.
+        memory: The methods' memory, if it is known.
         timings: the result of `Profile.to_json`, if there is a profile.
         diagnosis: the JSON of `Diagnosis.to_json`, read, if the debugger ran.
     """
@@ -91,7 +91,7 @@ class _Pool:
 
 
 class _Verdicts:
-    """Verdicts, each stored once: 1 for yes, and the numbers of the texts of answer, message and remedy."""
+    """Verdicts, each stored once: 1 for yes, and the numbers of the answer, message and remedy texts."""
 
     def __init__(self, texts: _Pool) -> None:
         self._texts = texts

@@ -1,4 +1,4 @@
-"""Fusion of chains of views: permutations are composed, only the last reshape stays, inverse pairs are removed."""
+"""Fusion of view chains: permutations are composed, only the last reshape stays, inverse pairs are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default passes, in order, and the function that runs passes over a program."""
+"""All passes, in order, with the stages in which each runs, and the function that runs passes over a program."""
 
 from __future__ import annotations
 
@@ -22,23 +22,30 @@ from delegate.listeners import emit, is_heard
 
 VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies the program after each pass
 
-DEFAULT_PASSES: tuple[Pass, ...] = (
-    Canonicalize(),
-    RoundOperands(),
-    NoOpRemoval(),
-    SignedProducts(),
-    ConstantFolding(),
-    BatchNormFolding(),
-    SinkMerges(),
-    FuseViews(),
-    NoOpRemoval(),
-    CommonSubexpressionElimination(),
-    SplitDecodings(),
-    DeadCodeElimination(),
+# Stages: the whole program; a region whose compound operators were decomposed for its backend; and the trial
+# decomposition of one compound operator, for the support check of its parts.
+_PROGRAM, _REGION, _TRIAL = "program", "region", "trial"
+_ALL = (_PROGRAM, _REGION, _TRIAL)
+_PASSES: tuple[tuple[Pass, tuple[str, ...]], ...] = (
+    (Canonicalize(), _ALL),
+    (RoundOperands(), (_PROGRAM,)),
+    (NoOpRemoval(), _ALL),
+    (SignedProducts(), (_PROGRAM,)),
+    (ConstantFolding(), (_PROGRAM, _REGION)),
+    (BatchNormFolding(), (_PROGRAM,)),
+    (SinkMerges(), (_PROGRAM,)),
+    (FuseViews(), _ALL),
+    (NoOpRemoval(), _ALL),
+    (CommonSubexpressionElimination(), _ALL),
+    (SplitDecodings(), (_PROGRAM,)),
+    (DeadCodeElimination(), _ALL),
+)
+PROGRAM_PASSES, REGION_PASSES, TRIAL_PASSES = (
+    tuple(each for each, stages in _PASSES if stage in stages) for stage in _ALL
 )
 
 
-def optimize(program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES) -> EdgeProgram:
+def optimize(program: EdgeProgram, passes: Sequence[Pass] = PROGRAM_PASSES) -> EdgeProgram:
     """Run passes, which rewrite a program in place, and verify the result.
 
     If the environment variable VERIFY_VARIABLE is "1", verify the result of each pass that changes the program.
@@ -48,7 +55,7 @@ def optimize(program: EdgeProgram, passes: Sequence[Pass] = DEFAULT_PASSES) -> E
         passes: the passes, in order.
 
     Raises:
-        DialectError: a pass made a program that is no edge program. It is named if each pass is verified.
+        DialectError: a pass made a program that is not an edge program. It is named if each pass is verified.
     """
     each = os.environ.get(VERIFY_VARIABLE) == "1"
     for rewrite in passes:

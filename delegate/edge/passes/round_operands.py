@@ -1,4 +1,4 @@
-"""Conversion of operands of other dtypes to the 16-bit float of an operator, as torch does before it computes.
+"""Conversion of operands in other dtypes to an operator's 16-bit float, as torch does before it computes.
 
 Kernels and libraries compute 16-bit floats in float32. An operand that they convert themselves would have digits that
 torch drops: the integer 257, as an operand with bfloat16, is 256 in torch.

@@ -47,7 +47,10 @@ class SinkMerges:
 
 
 def _merge(node: Any) -> Groups | None:
-    """Return the dimensions that a view merges; None if it is no view, splits a size, or merges only static sizes."""
+    """Return the dimensions that a view merges.
+
+    None if it is not a view, splits a size, or merges only static sizes.
+    """
     if not _is_view(node):
         return None
     old, new = tensor(_args(node)[0]).shape, tensor(node).shape

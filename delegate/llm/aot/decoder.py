@@ -107,7 +107,7 @@ class Decoder(nn.Module):
         model: with the attention function `ATTENTION`.
         slots: places for adapters in this model; None: it has none.
         context: the maximum number of tokens in a conversation.
-        conversations: the number of rows of the cache, one for each conversation.
+        conversations: the number of rows in the cache, one for each conversation.
         cache: the type of the cache's entries, one of `TYPES`.
     """
 

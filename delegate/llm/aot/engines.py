@@ -102,7 +102,7 @@ def choose_engines(
         progress: called with short progress texts.
 
     Raises:
-        DelegateError: all candidates failed; the error is that of the last one. Or none runs all methods of a set.
+        DelegateError: all candidates failed; the error comes from the last one. Or none runs all methods of a set.
     """
     programs: dict[str, LoadedProgram] = {}
     for place, backend in enumerate(backends):
@@ -127,7 +127,7 @@ def choose_engines(
 
 
 def _seconds(programs: Mapping[str, LoadedProgram], method: str, exported: ExportedProgram) -> dict[str, float]:
-    """Return the median time of a call of a method in each program; they take turns."""
+    """Return the median time of a method's call in each program; they take turns."""
     arguments, _ = exported.example_inputs
     inputs = [x.numpy() for x in arguments]
     times: dict[str, list[float]] = {name: [] for name in programs}

@@ -47,15 +47,15 @@ class Options:
         conversations: the number in one context; one call of prefill computes tokens of several.
         weights: the type of linear layers in decode; "int4" in blocks.
         prefill_weights: their type in prefill, which has more rows; None: the same, for a smaller file.
-        head_weights: of the head, "int8" or "int4"; the head is float32 if `weights` is.
+        head_weights: The head's format, "int8" or "int4"; the head is float32 if `weights` is.
         block: the number of int4 weights that share a scale, one of `BLOCKS`.
-        rounding: of int4 weights, one of `ROUNDINGS`.
+        rounding: How int4 weights are rounded, one of `ROUNDINGS`.
         calibration: a text for the rounding "gptq"; without a tokenizer, token numbers such as 5,17,3.
         cache: the type of keys and values.
         guesses: the maximum number of guesses that method `verify` checks in one call; 0: no such method.
         lora_rank: the maximum rank of LoRA adapters, which each conversation may have for itself; 0: no adapters.
         lora_targets: the last names of the linear layers that adapters may change; empty: all but the head.
-        backends: in order of preference. None: all that work on this machine; see `measure_engines` too.
+        backends: Backend names in order of preference. None: all that work on this machine; see `measure_engines` too.
     """
 
     context: int = 2048
@@ -158,7 +158,7 @@ def _decoder(
 ) -> Decoder:
     """Return the decoder with this type of weights, and the slots of adapters.
 
-    Its embedding and head are those of the other decoder if both are quantized.
+    It shares the embedding and head of the other decoder if both are quantized.
     """
     slots = None
     model = source.load()
@@ -172,7 +172,7 @@ def _decoder(
 
 
 def _calibration(source: Source, path: Path) -> Tensor:
-    """Return the rows of tokens of a calibration text; raises ConfigError or InputError if they do not fit."""
+    """Return the token rows of a calibration text; raises ConfigError or InputError if they do not fit."""
     try:
         text = read_bytes(path, _MOST_CALIBRATION).decode()
     except (OSError, ValueError) as error:
@@ -185,7 +185,7 @@ def _calibration(source: Source, path: Path) -> Tensor:
 
 
 def _fix_rope(model: transformers.PreTrainedModel, context: int) -> None:
-    """Fix the angles of longrope to those of short texts, which the context must not exceed.
+    """Fix the angles of longrope to the angles of short texts, which the context must not exceed.
 
     Raises:
         ConfigError: the context needs both kinds of angles, so keys in the cache would change with its length.

@@ -1,4 +1,4 @@
-"""Rounding of the weights of linear layers to integers that loses less than rounding to the nearest.
+"""Rounding of linear layers' weights to integers that loses less than rounding to the nearest.
 
 `hqq` fits the scale of each block to its weights. `gptq` also adjusts weights that are not rounded yet to the error of
 those that are. So the results of the layer on calibration data change least.
@@ -31,7 +31,7 @@ def calibration_rows(tokens: list[int], vocabulary: int, where: str) -> Tensor:
 
     Args:
         tokens: the tokens of a text.
-        vocabulary: the number of tokens of the model.
+        vocabulary: the model's number of tokens.
         where: the origin of the tokens, for messages.
 
     Raises:
@@ -59,7 +59,7 @@ def quantize_in_order(
         model: the model, which this changes.
         layers: the layers to quantize.
         rows: tokens, (rows, length).
-        block: the number of weights of a row that share a scale.
+        block: the number of weights in a row that share a scale.
     """
     own = model.config._attn_implementation
     model.config._attn_implementation = "eager"  # the model's own needs a cache
@@ -103,7 +103,7 @@ def _quantize(layer: nn.Linear, inputs: Tensor, block: int) -> None:
 
 
 def _inverse_factor(squares: Tensor, weight: Tensor) -> Tensor:
-    """Return the upper Cholesky factor of the inverse of the damped squares of inputs.
+    """Return the upper Cholesky factor of the inverted damped squares of inputs.
 
     The weights of inputs that are always 0 become 0.
     """

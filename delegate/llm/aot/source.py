@@ -60,7 +60,7 @@ def read(path: Path, without_tokenizer: bool = False) -> Source:
         without_tokenizer: require no tokenizer.json, and read none.
 
     Raises:
-        ExportError: there is no model, its family is not supported, or a file is missing or damaged.
+        ExportError: the folder has no model, its family is not supported, or a file is missing or damaged.
     """
     if os.path.isfile(path):
         if name := foreign_format(path):
@@ -174,7 +174,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 
 def _type(weights: Iterable[Tensor]) -> torch.dtype:
-    """Return the type in which weights are loaded: that of their file, if it is one type of half precision."""
+    """Return the type in which weights are loaded: the type in their file, if it is one type of half precision."""
     types = {weight.dtype for weight in weights}
     return types.pop() if len(types) == 1 and types <= HALF else torch.float32
 
@@ -182,7 +182,7 @@ def _type(weights: Iterable[Tensor]) -> torch.dtype:
 def _tokenizer(path: Path, vocabulary: int) -> bytes:
     """Return the text of a tokenizer.
 
-    Added tokens may be beyond the tokens of the model, as those of images are in Gemma's.
+    Added tokens may be beyond the tokens of the model, as Gemma's image tokens are.
     """
     try:
         text = read_bytes(path, MOST_BYTES)

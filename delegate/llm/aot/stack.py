@@ -1,4 +1,4 @@
-"""Export of a stack of layers: the first layers that differ are traced, and their nodes are repeated for the others.
+"""Export of stacked layers: the first layers that differ are traced, and their nodes are repeated for the others.
 
 torch.export needs most of its time for tracing, and the layers of a language model are equal but for their weights.
 """
@@ -135,7 +135,7 @@ class _Stack:
 
     Args:
         ep: the program of the traced layers, with marks between them; it is changed.
-        stacks: names of the lists of submodules that belong to layers.
+        stacks: names of the submodule lists that belong to layers.
     """
 
     def __init__(self, ep: ExportedProgram, stacks: Sequence[str]) -> None:
@@ -171,7 +171,7 @@ class _Stack:
         end.args = (env[self._results[source]],)
 
     def _add_input(self, node: Node, spec: InputSpec, target: str, env: dict[Node, Any]) -> None:
-        """Add an input behind that of the traced layer, with the nodes that unpack it if it is a subclass of Tensor."""
+        """Add an input behind the traced layer's input, with the nodes that unpack it if it is a subclass of Tensor."""
         with self._graph.inserting_after(node):
             placeholder = self._graph.placeholder(f"{spec.kind.name[0].lower()}_{target.replace('.', '_')}")
         placeholder.meta, env[node] = dict(node.meta), placeholder
@@ -195,6 +195,6 @@ class _Stack:
 
 
 def _renamed(name: str, stack: str, source: int, layer: int) -> str:
-    """Return the name of a part of another layer; other names stay."""
+    """Return the name of another layer's part; other names stay."""
     old = f"{stack}.{source}"
     return f"{stack}.{layer}{name[len(old) :]}" if f"{name}.".startswith(f"{old}.") else name

@@ -59,10 +59,10 @@ def quantize_weights(
     Args:
         model: the model; its linear layers and its embedding in float32, float16 or bfloat16.
         weights: one of `WEIGHTS`; of float32, nothing is quantized, and all weights are widened.
-        head_weights: of the head, "int8" or "int4". A head in int8 shares its integers with the embedding that it is
+        head_weights: The head's format, "int8" or "int4". A head in int8 shares its integers with the embedding it is
             tied to; the embedding is always int8.
-        block: of int4, one of `BLOCKS`.
-        rounding: of int4, one of `ROUNDINGS`.
+        block: The block size of int4, one of `BLOCKS`.
+        rounding: How int4 is rounded, one of `ROUNDINGS`.
         rows: calibration data for "gptq": tokens, (rows, length).
         tables: a model of the same source and head weights that was quantized before; its embedding and head are used.
 

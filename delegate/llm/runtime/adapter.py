@@ -48,7 +48,7 @@ class Adapter:
 
     Args:
         name: the name of its folder.
-        matrices: of each linear layer by the name of its states: (rank, inputs) and (rank, outputs), float32.
+        matrices: Name of a linear layer's states -> its matrices: (rank, inputs) and (rank, outputs), float32.
     """
 
     name: str
@@ -71,7 +71,7 @@ def read_adapter(folder: Path, states: Mapping[str, Array], base: str) -> Adapte
 
     Args:
         folder: has adapter_config.json and adapter_model.safetensors.
-        states: of the program.
+        states: The program's states.
         base: the name of the program's model; empty: unknown.
 
     Raises:

@@ -50,7 +50,7 @@ class Batch:
             prompts: the tokens of each, at least one; there may be more prompts than conversations.
             count: the maximum number of tokens for each.
             samplers: chooses the tokens of each.
-            adapters: of each; None: none has one.
+            adapters: The adapter of each conversation; None: none has one.
 
         Raises:
             InputError: a prompt does not fit.

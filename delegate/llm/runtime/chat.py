@@ -21,7 +21,7 @@ class ChatFormat:
     The file has this text instead of the template, so no code of a file runs.
 
     Args:
-        start: before the first message of the user, if there is no system message.
+        start: before the first message of the user, without a system message.
         before_system: before a system message, which replaces `start`; None: the model supports no system message.
         after_system: between a system message and the first message of the user.
         after_user: between a message of the user and the answer.
@@ -64,7 +64,7 @@ class ChatFormat:
         """Return the format of these JSON values.
 
         Raises:
-            ProgramError: they are no format.
+            ProgramError: they are not a format.
         """
         try:
             checked = CHAT.check(data, "chat")

@@ -184,7 +184,7 @@ class Conversation:
         return logits
 
     def check(self, tokens: Sequence[int]) -> None:
-        """Raise InputError if there are no tokens, one is not a token of the model, or they do not fit."""
+        """Raise InputError if tokens are missing, one is not a token of the model, or they do not fit."""
         vocabulary = self.model.about["vocabulary"]
         if not tokens:
             raise InputError("the prompt is empty", remedy="pass a prompt")

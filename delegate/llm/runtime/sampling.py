@@ -38,7 +38,7 @@ class Sampler:
         temperature: divides the logits; 0 chooses the most likely token.
         top_k: sample from this many of the most likely tokens; 0: from all.
         top_p: sample from the fewest most likely tokens whose probabilities add up to this number.
-        seed: of the random numbers; None: different tokens each time.
+        seed: The seed of the random numbers; None: different tokens each time.
 
     Raises:
         InputError: a number is out of its range.

@@ -13,7 +13,7 @@ from delegate.llm.runtime.sampling import Array, most_likely
 
 
 class Speculation:
-    """A conversation of two models with one vocabulary; its tokens are those of the large model without guesses.
+    """A conversation of two models with one vocabulary; its tokens equal the large model's tokens without guesses.
 
     Args:
         large: a model that was exported with guesses.
@@ -21,7 +21,7 @@ class Speculation:
         adapter: changes the large model for this conversation.
 
     Attributes:
-        calls: the number of calls of the large model after the prompt.
+        calls: how often the large model is called after the prompt.
 
     Raises:
         InputError: the models do not fit together.

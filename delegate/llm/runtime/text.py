@@ -77,7 +77,7 @@ def parse_tokens(text: str) -> Sequence[int]:
     """Return the tokens of a text such as "5,17,3".
 
     Raises:
-        InputError: the text is no list of numbers.
+        InputError: the text is not a list of numbers.
     """
     try:
         return [int(number) for number in text.replace(",", " ").split()]

@@ -20,7 +20,7 @@ class Tokenizer:
 
     Args:
         data: the text of a tokenizer.json.
-        vocabulary: the number of tokens of the model.
+        vocabulary: the model's number of tokens.
 
     Raises:
         ProgramError: it is not a tokenizer, a value of it is out of range, or the model lacks one of its tokens.
@@ -58,7 +58,7 @@ class Tokenizer:
 
 @contextmanager
 def _errors(kind: type[DelegateError], what: str, remedy: str) -> Iterator[None]:
-    """Return a context that raises an error of this project for those of the library, panics included."""
+    """Return a context that raises an error of this project for each error of the library, panics included."""
     try:
         yield
     except BaseException as error:

@@ -119,7 +119,7 @@ class _Template:
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """A part of a kind of `kinds`, or a sequence of them, in the field `sequence`."""
+    """A part of a kind in `kinds`, or a sequence of them, in the field `sequence`."""
 
     kinds: Mapping[str, JsonType]
     sequence: str
@@ -153,7 +153,7 @@ class _Pipeline:
 
 
 def _growth(steps: list[dict[str, Any]]) -> float:
-    """Return a bound of the length of a text after these steps over that before them.
+    """Return a bound on the length of a text after these steps over its length before them.
 
     Replacements do not multiply if one does not replace what another has written.
     """
@@ -373,7 +373,7 @@ def check_tokenizer(data: bytes, vocabulary: int) -> bytes:
 
     Args:
         data: the text of a tokenizer.json.
-        vocabulary: the number of tokens of the model. Added tokens may be beyond, such as those of images in Gemma's.
+        vocabulary: the model's number of tokens. Added tokens may be beyond, such as Gemma's image tokens.
 
     Raises:
         ValueError: it is not the JSON of a tokenizer, a value is out of range, or the model lacks a token.

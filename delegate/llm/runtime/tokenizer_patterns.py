@@ -1,4 +1,4 @@
-"""Limits of the patterns of a tokenizer, whose library compiles and matches them without any: https://github.com/kkos/oniguruma."""
+"""Limits on a tokenizer's patterns, whose library compiles and matches them without any: https://github.com/kkos/oniguruma."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ def check_accuracy(
     """Check the results of programs.
 
     Args:
-        runners: of the programs.
+        runners: The runners that execute the programs.
         sqnr_db_of: returns the SQNR of a program in dB; raises TrialFailed. NaN, for results without information, fails
-            every bound, and passes if there is no bound.
-        bound: the least SQNR in dB; None: that of the program's own precision.
+            every bound, and passes without a bound.
+        bound: the least SQNR in dB; None: the bound for the program's own precision.
         sqnr_db: receives the SQNR of each program.
     """
     failed: dict[str, str] = {}

@@ -12,8 +12,8 @@ class Record:
     """The rounds of one program. Round i of two records of one measurement is a pair.
 
     Args:
-        rounds: seconds per call, or bytes: the median of the calls of each round.
-        steps: for each watched round, seconds per step. A step has the name of its first value or of its partition.
+        rounds: seconds per call, or bytes: the median over each round's calls.
+        steps: Seconds per step, for each watched round. A step has the name of its first value or of its partition.
         failure: why the program stopped, e.g. "was killed by SIGSEGV". Earlier rounds stay.
         busy: number of rounds that do not count, since other processes used the cores.
         is_quiet: True if no other process used the cores in the rounds that count.

@@ -69,7 +69,7 @@ class _Measurement:
     """The running programs of a measurement, and their rounds.
 
     Args:
-        records: by name; they receive the rounds.
+        records: Name -> the record, which receives the rounds.
         noise_filter: decides which rounds count.
     """
 
@@ -155,7 +155,7 @@ def _update_records(records: Mapping[str, Record], rounds: Sequence[Round], nois
 
 
 def fixed_rounds(count: int) -> NextRound:
-    """Return a rule for a fixed number of rounds of each program. Twice as many more may be disturbed."""
+    """Return a rule for a fixed number of rounds with each program. Twice as many more may be disturbed."""
     return lambda records: [n for n, r in records.items() if len(r.rounds) < count and r.busy < 2 * count]
 
 
@@ -246,7 +246,7 @@ def choose_winner(records: Mapping[str, Record], names: Sequence[str]) -> str | 
     """Return the first program that no other one beats beyond the noise.
 
     Args:
-        records: of one measurement.
+        records: The records that one measurement made.
         names: the programs to choose from, the simplest first.
 
     Returns:

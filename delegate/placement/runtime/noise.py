@@ -1,6 +1,6 @@
 """Measure on a noisy machine: confidence intervals of paired rounds, and the selection of low-noise rounds.
 
-Other processes slow down some libraries more than others, so the ratio of a pair of rounds does not cancel the effect.
+Other processes slow down some libraries more than others, so the ratio of two paired rounds does not cancel the effect.
 The measure is how long the threads of a program were ready without a core, relative to their usual waiting time. The
 usual time is not 0, since a library with more threads than cores waits for its own threads.
 """
@@ -23,7 +23,7 @@ Round = Mapping[str, RoundResult]
 
 
 def ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Return the ratio of two costs, from paired rounds. Extra rounds of one of them are ignored.
+    """Return the ratio of two costs, from paired rounds, ignoring extra rounds of either.
 
     The interval is of the median, from order statistics. For any noise the number of rounds below it is binomial.
     """

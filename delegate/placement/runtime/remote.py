@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from delegate.placement.runtime.trials import ProgramRunner, Trial
 
@@ -49,48 +49,6 @@ It raises PartitionError for costs that cannot be read, and ProgramError for a b
 """
 
 
-class RemoteCosts(ABC):
-    """The measurements of a bundle on this machine."""
-
-    @abstractmethod
-    def to_json(self) -> str:
-        """Return the costs as JSON."""
-
-    @abstractmethod
-    def save(self, path: PathLike) -> None:
-        """Write a file; raises PartitionError if it cannot be written."""
-
-    @abstractmethod
-    def tables(self) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
-        """Yield a sentence on each method, and the rows of its table: candidate, cost, rounds, failure."""
-
-
-class MeasureBundle(Protocol):
-    """The runtime part of "bundle"."""
-
-    def __call__(
-        self,
-        path: PathLike,
-        *,
-        kernels: Sequence[str] | None,
-        budget: float | None,
-        trust_code: bool,
-        progress: Callable[[str], None],
-    ) -> RemoteCosts:
-        """Measure the programs of a bundle.
-
-        Args:
-            path: of the bundle.
-            kernels: names of the kernel libraries; see `delegate.load`.
-            budget: seconds for all; None: that of the bundle.
-            trust_code: True if partitions of machine code may run, with the rights of this process.
-            progress: receives a short text for each step.
-
-        Raises:
-            ProgramError: it is no valid bundle.
-        """
-
-
 class ClusterRunnerFactory(ABC):
     """A factory that starts programs on machines of a cluster; see `RunnerFactory`.
 
@@ -106,13 +64,13 @@ class ClusterRunnerFactory(ABC):
 
 
 class Cluster(AbstractContextManager["Cluster"], ABC):
-    """A connection to a cluster. Entering it raises ConfigError if there is no cluster."""
+    """A connection to a cluster. Entering it raises ConfigError without a cluster."""
 
     @abstractmethod
     def create_factory(
         self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float, left: Callable[[], float]
     ) -> ClusterRunnerFactory:
-        """Return the factory for a method; the arguments are those of `ProcessRunnerFactory`."""
+        """Return the factory for a method; it takes the arguments of `ProcessRunnerFactory`."""
 
 
 OpenCluster = Callable[[str], Cluster]

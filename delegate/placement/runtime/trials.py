@@ -42,7 +42,7 @@ class Trial:
         program: compiled.
         method: the method to call.
         objective: a key of `delegate.report.measured.UNITS`.
-        options: of `delegate.load`, by name of a backend.
+        options: Backend name -> its options of `delegate.load`.
         is_watched: True if its steps are timed too.
         limit: most seconds for each answer, if its place allows more.
     """
@@ -78,7 +78,7 @@ class ProgramRunner(Protocol):
         """Wait until the program can be called; raises TrialFailed."""
 
     def measure_round(self) -> RoundResult:
-        """Measure one round; raises TrialFailed, and RoundsOver if there are no more rounds of any program."""
+        """Measure one round; raises TrialFailed, and RoundsOver when all rounds are over of any program."""
 
     def outputs(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the results of a call in a new context (see `worker`) as arrays, with None for non-numeric results.
@@ -101,7 +101,7 @@ class ProcessRunnerFactory:
     """A factory that starts each program in a local process.
 
     Args:
-        folder: for files that the processes read.
+        folder: A folder for files that the processes read.
         leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
         kernels: names of the kernel libraries.
         limit: seconds after which a process without an answer is ended.
@@ -147,7 +147,7 @@ class ProcessRunner:
 
     Args:
         trial: the program.
-        path: of its file.
+        path: Where the program's file is.
         request: the request that opens it.
         limit: seconds for each answer.
         left: see `ProcessRunnerFactory`.

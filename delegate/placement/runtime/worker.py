@@ -57,13 +57,13 @@ class _Work:
         """Load a program and run it once.
 
         Args:
-            path: of the program's file.
+            path: Where the program's file is.
             method: the method to call.
             inputs: see `leaves`.
             kernels: names of the kernel libraries.
             trusted: True if partitions of machine code may run.
             watched: True if its steps are timed.
-            options: of `delegate.load`.
+            options: The options of `delegate.load`.
         """
         before = _memory()
         self.program = load(path, kernels=kernels, trust_code=trusted, options=options, fallback="error")
@@ -79,7 +79,7 @@ class _Work:
         """Call the method for some time. Return seconds per call, and per watched step.
 
         Args:
-            seconds: of calls that count; at least `_LEAST` calls do.
+            seconds: The seconds of calls that count; at least `_LEAST` calls do.
         """
         reset = self.program.reset if self.program.states else None
         call_times(lambda: self.run(self.leaves), _WARM, 1, reset)

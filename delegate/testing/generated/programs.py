@@ -1,4 +1,4 @@
-"""Samples of programs of several operators, for partitions of every kind."""
+"""Samples of programs with several operators, for partitions of every kind."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ TRUTH = st.booleans()
 
 
 def weight(*shape: int) -> torch.Tensor:
-    """Return a weight of multiples of 1/8, the same for a shape at every call."""
+    """Return a weight with multiples of 1/8, the same for a shape at every call."""
     numbers = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
     return (numbers * 8).round() / 8
 

@@ -109,7 +109,7 @@ def _bound_softmax(graph: Any, constants: dict[str, TensorProto]) -> None:
 
 
 def _int8(constant: TensorProto | None) -> int | None:
-    """Return the value of a constant of int8 with one element; None for another one."""
+    """Return the value of an int8 constant with one element; None for another one."""
     if constant is None or constant.data_type != TensorProto.INT8:
         return None
     values = onnx.numpy_helper.to_array(constant)
@@ -117,7 +117,7 @@ def _int8(constant: TensorProto | None) -> int | None:
 
 
 def _unsigned(zero_point: int | None, graph: Any, constants: dict[str, TensorProto]) -> str:
-    """Return the name of a constant of uint8 that is larger by 128; add it if it is new."""
+    """Return the name of a uint8 constant that is larger by 128; add it if it is new."""
     assert zero_point is not None
     name = f"zero_point_{zero_point + 128}"
     while name in constants and constants[name].data_type != TensorProto.UINT8:

@@ -27,6 +27,6 @@ INFO = BackendInfo(
     runtime="delegate_onnxruntime.runtime:OnnxRuntimeRuntime",
     probe=probe,
     install=INSTALL,
-    api_version=(1, 1),
+    api_version=(1, 0),
     preference=-2,  # after those that come with the project, where nobody names backends
 )

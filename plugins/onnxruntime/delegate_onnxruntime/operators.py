@@ -98,7 +98,7 @@ def _dtypes(name: str, kernels: Iterable[Any]) -> Iterator[torch.dtype]:
 def _kinds(schema: Any, allowed: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the type parameters of an operator's first operand and first result, e.g. "T".
 
-    A type parameter that is only truth values is omitted: it is that of a mask or a comparison, which rows handle.
+    A type parameter that is only boolean is omitted: it belongs to a mask or a comparison, which rows handle.
     """
     first, last = schema.inputs[0].type_str, schema.outputs[0].type_str
     return {kind for kind in (first, last) if kind in allowed and allowed[kind] != ["tensor(bool)"]} or {first}

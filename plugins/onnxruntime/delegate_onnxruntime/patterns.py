@@ -43,7 +43,7 @@ def match_layer(node: Node) -> Sequence[Node] | Verdict | None:
 
 
 def check_blocks(layer: Layer) -> Verdict:
-    """Check that an operator of ONNX Runtime has the scales of the weights of a layer."""
+    """Check that an operator of ONNX Runtime has the scales of a layer's weights."""
     return YES if layer.scales is not None else _blocks(layer.weight)
 
 

@@ -1,4 +1,4 @@
-"""The installed execution providers: those of ONNX Runtime's own build, and those of plugin wheels."""
+"""The installed execution providers: ONNX Runtime's own build has some, and plugin wheels have others."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class RegionRewriter:
             before: the node.
             operator: the operator, of the domain com.microsoft if ONNX lacks it.
             inputs: its inputs; None for an optional one that is absent.
-            result: a tensor without content, of float32 or int32, and of the sizes of the result.
+            result: a tensor without content, of float32 or int32, with the result's sizes.
             attributes: its attributes.
         """
         encoded = _symbolic_impl.EncodedAttrs.from_dict(dict(attributes))
@@ -280,7 +280,7 @@ IN_INTEGERS = "in integers"
 
 
 def _as_rows(node: Node) -> torch.Tensor:
-    """Return a tensor without content of the sizes of a result, with at least two dimensions."""
+    """Return a tensor without content in the sizes of a result, with at least two dimensions."""
     shape = tuple(tensor(node).shape)
     return tensor(node).new_empty(shape if len(shape) > 1 else (1, *shape))
 

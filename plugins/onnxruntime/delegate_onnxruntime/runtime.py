@@ -33,7 +33,7 @@ def settings(provider: Provider, specs: Mapping[str, Any], graph: bytes | memory
     Args:
         provider: the provider.
         specs: the compile specs.
-        graph: the serialized graph; without it, the options are those of any graph.
+        graph: the serialized graph; without it, the options suit any graph.
     """
     session = session_options(provider, provider_options(specs), threads=specs["threads"])
     if (not graph or any(name in bytes(graph) for name in _OF_BYTES)) and products_saturate():

@@ -79,7 +79,7 @@ INTEGERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_what_is_left_of_large_integers(name: str) -> None:
-    """ONNX Runtime computes Mod of the sign of x in float64, which has no odd number beyond 2^53."""
+    """ONNX Runtime computes Mod of x's sign in float64, which has no odd number beyond 2^53."""
     x = torch.tensor([2**53 + 1, 2**62 + 3, -(2**62) - 7, 2**63 - 1, -(2**63) + 1, 12345678901234567, 7, -7, 0])
     y = torch.tensor([3, -10, 10, 1000000007, 7, -7, 2**53 + 1, 3, 5])
     program = delegate.to_backend(torch.export.export(NamedFunction(INTEGERS[name]).eval(), (x, y)), "onnxruntime")
@@ -97,7 +97,7 @@ def _coded(x: torch.Tensor, step: float, zero_point: int, dtype: torch.dtype) ->
 @pytest.mark.parametrize("dtype", every(3, [torch.int8, torch.uint8, torch.int16, torch.uint16]), ids=str)
 @pytest.mark.parametrize(("first", "second"), [((0.05, 3), (0.35, 3)), ((0.35, 3), (0.05, 3)), ((0.05, 3), (0.05, 23))])
 def test_two_quantizations_are_two(first: tuple[float, int], second: tuple[float, int], dtype: torch.dtype) -> None:
-    """ONNX Runtime made one of them, whose scale was that of neither."""
+    """ONNX Runtime made one of them, with another scale than both."""
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)) * 3
     function = NamedFunction(lambda v: _coded(_coded(v, *first, dtype), *second, dtype)).eval()
     program = delegate.to_backend(torch.export.export(function, (x,)), "onnxruntime")

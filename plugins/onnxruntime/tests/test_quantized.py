@@ -50,7 +50,7 @@ def _is_exact(quantize: type[RunTime], case: Case) -> bool:
 @pytest.mark.parametrize("quantize", [RunTime, RunTimeRows])
 @pytest.mark.parametrize("name", [n for n in CASES if n not in ("int8 in blocks of 8", "int4 of one input")])
 def test_quantized_at_run_time(name: str, quantize: type[RunTime]) -> None:
-    """Results are those of eager for weights in int8, and else as near to the layer in floats."""
+    """Results equal eager's for weights in int8, and otherwise are as near to the layer in floats."""
     torch.manual_seed(0)
     layer, case = linear(name), CASES[name]
     module = quantize(layer).eval()

@@ -1,4 +1,4 @@
-"""What a signal handler raises during a call reaches the caller unchanged, and is no failure of ONNX Runtime."""
+"""What a signal handler raises during a call reaches the caller unchanged, and is not a failure of ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class OpenVinoBackend(AskingBackend):
         return Reproduction(files, _RUN.format(device=self.options.device, properties=properties), ("openvino",))
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
-        """Raise an exception if the specs of a cached artifact are not those of its region, options and graph."""
+        """Raise an exception if the specs of a cached artifact do not fit its region, options and graph."""
         artifact.require_specs(self._specs(region))
         size = artifact.compile_specs["graph"]
         holes = large_constants(bytes(artifact.blob[:size]))

@@ -76,7 +76,7 @@ def storage_bits(inputs: int, block: int, bits: int, signed: bool) -> int | None
     Args:
         inputs: the number of inputs.
         block: the number of inputs that share a scale.
-        bits: of a weight.
+        bits: A weight's number of bits.
         signed: true for weights without zero points.
     """
     if not block or inputs % block:
@@ -109,6 +109,6 @@ def _is_right(inputs: int, block: int, bits: int, signed: bool) -> bool:
 
 
 def group_of_activations(inputs: int, block: int) -> int | None:
-    """Return the largest number of activations of a layer that may share a range; None if OpenVINO quantizes none."""
+    """Return the largest number of a layer's activations that may share a range; None if OpenVINO quantizes none."""
     fitting = (g for g in GROUPS if g <= block and (block == inputs or block % g == 0))
     return max(fitting, default=None)

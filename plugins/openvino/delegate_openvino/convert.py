@@ -93,7 +93,7 @@ class Converted:
     """A region as OpenVINO's model, with its inputs and outputs in order.
 
     Args:
-        model: the model, whose constants share the memory of those of the module.
+        model: the model, whose constants share memory with the module's.
         module: the source of the model; it must outlive the model.
         notes: remarks for the report.
     """
@@ -254,7 +254,7 @@ def _compare_with_zero(graph: Graph, node: Node) -> None:
 
 
 def _choose_samples(node: Node) -> None:
-    """Leave the number of samples of roi_align to OpenVINO by 0: it takes -1, the default, for no samples."""
+    """Leave roi_align's number of samples to OpenVINO by 0: it takes -1, the default, for no samples."""
     if op_name(node) == "torchvision.roi_align.default":
         named = arguments(node)
         node.args, node.kwargs = (*(named | {"sampling_ratio": max(named["sampling_ratio"], 0)}).values(),), {}

@@ -17,7 +17,7 @@ class ExecutedLayer:
     Args:
         kind: the kind of the layer, e.g. "Convolution".
         precision: the type of its operands, e.g. "u8".
-        operators: the names of the operators of the model that it computes.
+        operators: the names of the model's operators that it computes.
     """
 
     kind: str

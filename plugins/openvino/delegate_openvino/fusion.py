@@ -80,7 +80,7 @@ def _has_an_element_for_each_row(value: Any) -> bool:
 
 
 def _can_split(op: Any) -> bool:
-    """Return True for an operator with broadcasting whose last dimension is even, and is that of each operand, or 1."""
+    """Return True for an operator with broadcasting whose last dimension is even, and equal in each operand, or 1."""
     if "auto_broadcast" not in op.get_attributes():
         return False
     size = op.get_output_partial_shape(0)[-1]

@@ -27,6 +27,6 @@ INFO = BackendInfo(
     runtime="delegate_openvino.runtime:OpenVinoRuntime",
     probe=probe,
     install=INSTALL,
-    api_version=(1, 1),
+    api_version=(1, 0),
     preference=-1,  # after those that come with the project, where nobody names backends
 )

@@ -259,7 +259,7 @@ def _decode(node: Node) -> Build:
 
 
 def operators_on_integers(model: openvino.Model) -> Iterator[str]:
-    """Yield the names of the operators of a model that read decoded activations."""
+    """Yield the names of a model's operators that read decoded activations."""
     for op in model.get_ops():
         if op.get_friendly_name().startswith(DECODED):
             for reader in op.output(0).get_target_inputs():

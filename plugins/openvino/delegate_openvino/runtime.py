@@ -82,7 +82,7 @@ class OpenVinoDelegate(Delegate):
         compiled: the model.
         weights: memory that the model may read without a copy.
         dtypes: OpenVINO's names of the element types of the inputs.
-        results: those of the outputs.
+        results: the results that are outputs.
         indices: ranges of inputs that are indices, see `delegate_openvino.index_ranges`.
         reopen: compiles the model again with a function that receives its layers; None for a profiled model.
     """

@@ -29,7 +29,7 @@ class Case:
     Args:
         op: the edge operator.
         call: the function or module.
-        shapes: of its inputs.
+        shapes: The shapes of its inputs.
         floats: the kind of the layer that OpenVINO computes in floats; empty if it computes in integers.
     """
 
@@ -131,7 +131,7 @@ class Joined(nn.Module):
 
     Args:
         join: the first concatenation.
-        channels: of its result.
+        channels: The channels that its result has.
     """
 
     def __init__(self, join: Callable[..., torch.Tensor], channels: int) -> None:

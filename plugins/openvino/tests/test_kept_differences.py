@@ -43,7 +43,7 @@ def test_running_sums_of_16_bits(is_explicit: bool, count: int, dtype: torch.dty
 
 
 def test_scores_of_attention_in_bfloat16_are_rounded() -> None:
-    """The error is that of separate products and softmax, about 7 times that of torch's attention."""
+    """The error equals the error of separate products and softmax, about 7 times as large as torch's attention has."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, 64, 32, generator=generator).bfloat16() for _ in range(3))
     attend = torch.nn.functional.scaled_dot_product_attention

@@ -42,7 +42,7 @@ def test_weights_in_integers(name: str) -> None:
 @pytest.mark.parametrize("quantize", [RunTime, RunTimeRows])
 @pytest.mark.parametrize("name", [n for n in CASES if n != "int4 of one input"])
 def test_quantized_at_run_time(name: str, quantize: type[RunTime]) -> None:
-    """Results are as near to the layer in floats as those of eager."""
+    """Results are as near to the layer in floats as eager's are."""
     torch.manual_seed(0)
     layer, case = linear(name), CASES[name]
     module = quantize(layer).eval()

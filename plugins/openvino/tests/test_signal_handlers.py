@@ -1,4 +1,4 @@
-"""What a signal handler raises during a call reaches the caller unchanged, and is no failure of OpenVINO."""
+"""What a signal handler raises during a call reaches the caller unchanged, and is not a failure of OpenVINO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that are computed from dynamic sizes are those of the call, whatever takes them."""
+"""Numbers that are computed from dynamic sizes have their values in the call, whatever takes them."""
 
 from __future__ import annotations
 

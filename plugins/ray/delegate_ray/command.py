@@ -146,7 +146,7 @@ def connect(address: str) -> ExitStack:
 
 
 def _pairs(option: str, items: list[str] | None) -> dict[str, str]:
-    """Return the values of an option by name; raises ConfigError for one that is no NAME=VALUE, or given twice."""
+    """Return the values of an option by name; raises ConfigError for one that is not NAME=VALUE, or given twice."""
     pairs: dict[str, str] = {}
     for item in items or ():
         name, equals, value = item.partition("=")

@@ -78,7 +78,7 @@ class Double(torch.nn.Module):
 
 
 def metrics(port: int) -> str:
-    """Return the text of the metrics of a server."""
+    """Return the text of a server's metrics."""
     return str(urlopen(f"http://127.0.0.1:{port}/metrics").read().decode())
 
 

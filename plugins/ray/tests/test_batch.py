@@ -250,9 +250,9 @@ def write_deep_png(path: str, kind: int, values: int) -> None:
     """Write a PNG file of 5 x 6 pixels with 16 bits for each value, which Pillow can only read.
 
     Args:
-        path: of the file.
+        path: Where the file is.
         kind: the type of color in the header.
-        values: of each pixel.
+        values: The values that each pixel has.
     """
     header = struct.pack(">IIBBBBB", 6, 5, 16, kind, 0, 0, 0)
     pixels = (b"\0" + struct.pack(">H", 1000) * 6 * values) * 5
@@ -273,7 +273,7 @@ def test_images_of_16_bits(data: Data, results: Read, kind: int, values: int) ->
 
 
 def test_images_that_would_change(data: Data, results: Read) -> None:
-    """Images of 16 bits would be clipped. Hidden files are no rows, and names may have any letters and bytes."""
+    """Images of 16 bits would be clipped. Hidden files are not rows, and names may have any letters and bytes."""
     Path("images").mkdir()
     pixels = np.full((5, 6), 1000, np.uint16)
     PIL.Image.fromarray(pixels).save("images/a.png")

@@ -55,7 +55,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, count: int, *, again: bool = False)
     """Kill some actors as soon as they have their part; return the numbers of these parts.
 
     Args:
-        monkeypatch: of the test.
+        monkeypatch: The test's monkeypatch.
         count: how many.
         again: a part may lose several actors.
     """

@@ -106,7 +106,7 @@ PAIR = np.array([1, 2], np.float32)
     ids=str,
 )
 def test_lists_with_nulls(kind: pa.DataType) -> None:
-    """A null in a list is no number, also if its memory has one."""
+    """A null in a list is not a number, also if its memory has one."""
     column = pa.array([[1, 2], None, [1, None], [2, 1]], kind)
     rows, errors = read(column[:3], Cell("x", DType.float32, (2,)))
     assert errors == {1: "input 'x': the cell is null", 2: "input 'x': the cell has nulls"}
@@ -221,7 +221,7 @@ def test_results(shape: tuple[int, ...], dtype: DType, has_errors: bool) -> None
 @pytest.mark.parametrize("name", ["bool", "int8", "uint16", "int64", "float16", "float32", "float64"])
 @pytest.mark.parametrize("count", [0, 3, 20])
 def test_arrow_arrays_without_pandas(name: str, count: int) -> None:
-    """They are those of pyarrow's own functions, which import pandas. So are arrays of slices of lists."""
+    """They equal the results of pyarrow's own functions, which import pandas. So do arrays with slices of lists."""
     values = (np.arange(2 * count) % 3).astype(name)[::2]
     missing = np.arange(count) % 4 == 1
     assert arrow_array(values).equals(pa.array(values))

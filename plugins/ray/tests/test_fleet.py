@@ -271,7 +271,7 @@ def patient(port: int, model: str, x: np.ndarray) -> np.ndarray:
 
 
 def actors(deployment: str) -> list[Any]:
-    """Return the actors of the replicas of a deployment."""
+    """Return the actors of a deployment's replicas."""
     names = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True)]
     return [ray.get_actor(name, namespace="serve") for name in names if f"#{deployment}#" in name]
 

@@ -1,4 +1,4 @@
-"""Inputs of strangers: what is no regular file, headers that are odd, and cells much larger than the program takes."""
+"""Untrusted inputs: what is not a regular file, headers that are odd, and cells much larger than the program takes."""
 
 from __future__ import annotations
 

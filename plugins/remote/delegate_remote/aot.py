@@ -39,7 +39,7 @@ class BundlePlacement(RemotePlacement):
     until then. With costs it has the plans that promise more, and the ones they have to beat.
 
     Args:
-        costs: of each measurement, in order, with their origin.
+        costs: The costs of each measurement, in order, with their origin.
         to_bundle: path of the file to write; None for none.
     """
 
@@ -143,7 +143,7 @@ class RemoteRunnerFactory:
         collects: True if unknown programs are collected for a bundle.
 
     Attributes:
-        entries: for the bundle.
+        entries: The entries that the bundle gets.
         is_over: True if a program needed more rounds than were measured.
     """
 

@@ -47,6 +47,17 @@ def test_exit_code(exported: ExportedProgram, line: str, code: int) -> None:
     require_exit(line.split(), code)
 
 
+def test_the_output_is_checked_first() -> None:
+    Path("file").touch()
+    for arguments, message in (
+        (("file", "-o", "file"), "--output would overwrite FILE"),
+        (("file", "-o", "absent/x"), "folder"),
+    ):
+        done = CliRunner().invoke(app, ["measure", *arguments])
+        assert done.exit_code in (FAILED, USAGE)
+        assert message in done.output
+
+
 @pytest.mark.usefixtures("site")  # a new registry
 def test_the_package_is_found() -> None:
     states = {s.name: (s.state, s.owner) for s in default_registry().measurements.states}

@@ -199,7 +199,7 @@ def _serve_here(server: ServerConfig, files: Mapping[str, ModelFile]) -> int:
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the limit of open files to so many, if the system lets it: those of HTTP and gRPC have a limit each."""
+    """Raise the limit of open files to so many, if the system lets it, for the sockets of HTTP and gRPC."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -284,7 +284,10 @@ def _tracing(telemetry: Telemetry | None) -> Tracing | None:
 
 
 def _warn_if_silent(telemetry: Telemetry | None) -> None:
-    """Warn if no collector takes connections now. That is no error: the server works without it, and it may come."""
+    """Warn if no collector takes connections now.
+
+    That is not an error: the server works without it, and it may come.
+    """
     if telemetry is None:
         return
     endpoint = telemetry.endpoint

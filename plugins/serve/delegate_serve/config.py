@@ -146,7 +146,7 @@ class ServerConfig(_Keys):
     models: dict[str, ModelChoice] = Field(default={}, description="Name: the model, or the path of its program file.")
 
     def settings(self, model: ModelKeys | None = None) -> Settings:
-        """Return the settings of a model, or those of the server."""
+        """Return the settings of a model, or the server's settings."""
         keys = self._merged(model)
         delay = keys.get("batch_delay", _BUILT_IN.batch_delay) / _MICROSECONDS
         own = {name: keys[name] for name in _LIMITS if name in keys}
@@ -177,7 +177,7 @@ class ServerConfig(_Keys):
         return ModelFile(Path(model.path), self.settings(model), model.methods, load, adapters, replicas)
 
     def _merged(self, model: ModelKeys | None) -> dict[str, Any]:
-        """Return the keys of `defaults`, replaced by those of a model."""
+        """Return the keys of `defaults`, replaced by a model's keys."""
         common = self.defaults.model_dump(exclude_none=True)
         own = {} if model is None else model.model_dump(exclude_none=True)
         return common | own | {"replicas": common.get("replicas", {}) | own.get("replicas", {})}
@@ -187,9 +187,9 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
     """Read and check a configuration.
 
     Args:
-        path: of a YAML file; None: there is none.
-        paths: program files of the command line by name. They are added to those of the file.
-        given: values of options of the command line. Each replaces its key in the server and in all models.
+        path: Where a YAML file is; None: there is none.
+        paths: program files of the command line by name. They are added to the files in the file.
+        given: values of command-line options. Each replaces its key in the server and in all models.
 
     Raises:
         ConfigError: the configuration is invalid; it lists all problems, one per line, with place and key.

@@ -79,7 +79,7 @@ class Served:
     Args:
         models: name -> file.
         settings: the limits.
-        adapters: of each model, name -> folder.
+        adapters: Name -> folder, for the adapters of each model.
         tracing: records spans.
         load: arguments of `delegate.load`.
     """
@@ -108,7 +108,7 @@ class Served:
             sleep(0.001)
 
     def request(self, verb: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
-        """Send a request on a new connection; a body that is no bytes is sent as JSON."""
+        """Send a request on a new connection; a body that is not bytes is sent as JSON."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:

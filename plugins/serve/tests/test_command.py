@@ -205,7 +205,7 @@ def post(url: str) -> float:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no such signal")
 def test_files_are_loaded_again_without_lost_requests(tmp_path: Path) -> None:
-    """Clients ask all the time; each gets the results of the old file, and then those of the new one."""
+    """Clients ask all the time; each gets the results of the old file, and then the results of the new one."""
     path = tmp_path / "add.dlg"
     one, two = (delegate.to_backend(torch.export.export(Add(number), (torch.zeros(1),)), []) for number in (1.0, 2.0))
     one.save(path)

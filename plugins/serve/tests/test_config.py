@@ -98,7 +98,7 @@ def test_keys(example: Path) -> None:
 
 
 def test_adapters(example: Path) -> None:
-    """Their folders begin at that of the file."""
+    """Their folders begin at the file's folder."""
     write(example.parent, EXAMPLE.replace("adapters: {}", "adapters: {polite: polite, rude: other/rude}"))
     folder = example.parent
     assert read(example, {}, {}).files()["types"].adapters == {

@@ -151,7 +151,7 @@ def test_wrong_requests(served: Any) -> None:
 
 
 def test_hostile_messages(served: Any) -> None:
-    """Bytes that are no message, and data that does not fit its shape."""
+    """Bytes that are not a message, and data that does not fit its shape."""
     tensor = service_pb2.ModelInferRequest.InferInputTensor
     wide = tensor(name="x", datatype="INT8", shape=[2**40, 2**40])
     both = tensor(name="x", datatype="INT8", shape=[2, 3])
@@ -218,7 +218,7 @@ def test_a_full_queue_and_a_shutdown(serve: Any, programs: dict[str, Path]) -> N
 
 
 def test_requests_of_clients_that_leave(serve: Any, programs: dict[str, Path]) -> None:
-    """They are no failures of the server."""
+    """They are not failures of the server."""
     served = serve({"net": programs["net"]}, batch=8, batch_delay=0.5)
     image = triton.InferInput("image", [1, 3, 8, 8], "FP32").set_data_from_numpy(np.zeros((1, 3, 8, 8), np.float32))
     with client(served) as connection:

@@ -123,7 +123,7 @@ def test_sizes_out_of_range(served: Any, shape: list[int], message: str) -> None
 
 @pytest.mark.parametrize("name", ["FP32", "INT32"])
 def test_sizes_of_no_elements(served: Any, name: str) -> None:
-    """The other sizes are those of no array, though their product is 0."""
+    """No array has the other sizes, though their product is 0."""
     row = {"name": "x", "datatype": name, "shape": [0, 2**62, 2**62], "data": []}
     reply = served.infer(f"sizes.{name}", {"inputs": [row]})
     assert (reply.status, reply.error) == (400, "the shape of input 'x' is too large")

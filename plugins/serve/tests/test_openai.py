@@ -1,4 +1,4 @@
-"""Completions through OpenAI's client, whole and as they come, beside those of `delegate.llm` in this process."""
+"""Completions through OpenAI's client, whole and as they come, compared with `delegate.llm` in this process."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_a_memory_that_becomes_smaller(served: Any, memory: shared_memory.Shared
 
 
 def open_files() -> int:
-    """Return the number of descriptors of the memory in this process."""
+    """Return the number of descriptors for the memory in this process."""
     links = [os.path.realpath(f"/proc/self/fd/{file}") for file in os.listdir("/proc/self/fd")]
     return links.count(str(FOLDER / KEY))
 

@@ -112,7 +112,7 @@ def test_requests_that_arrived_before_the_signal_are_answered(programs: dict[str
 @SIGNALS
 @pytest.mark.parametrize("isolate", ["", "killed", "stopped"])
 def test_it_ends_in_time_with_0(programs: dict[str, Path], loop: Path, isolate: str) -> None:
-    """A call cannot be ended, and a library may hang in its end. That an idle process has died is no failure."""
+    """A call cannot be ended, and a library may hang in its end. That an idle process has died is not a failure."""
     options = ("--isolate", str(programs["net"])) if isolate else (str(programs["pair"]),)
     with serving(str(loop), *options, "--timeout", "1") as (process, url):
         if isolate:

@@ -32,7 +32,7 @@ def infer(kind: Any, client: Any, headers: dict[str, str], images: np.ndarray = 
 
 
 def parents(spans: list[ReadableSpan]) -> dict[str, str | None]:
-    """Return the name of the parent of each span, or its identifier if it is a span of the client."""
+    """Return the name of each span's parent, or its identifier if it is a span of the client."""
     names = {span.context.span_id: span.name for span in spans if span.context}
     found = {}
     for span in spans:

@@ -37,30 +37,6 @@ def test_unary(functions, x):
 def test_rounded_towards_zero():
     x = torch.tensor([1.5, -1.5, 0.0, torch.inf, -torch.inf, torch.nan, 2.0, -0.3, 1e20])
     run(Function(torch.trunc), (x,), 0, 0)
-    modes = (None, "trunc")
-    quotients = Function(lambda x, y: tuple(torch.div(x, v, rounding_mode=m) for m in modes for v in (y, 3.0)))
-    run(quotients, (torch.randn(40, 50) * 100, torch.randn(50)), 0, 0)
-
-
-def test_rounded_down_and_what_is_left():
-    """Check divisors that are powers of two: XNNPACK's quotient and its floor are exact."""
-    tiny = torch.finfo(torch.float32).smallest_normal  # smaller ones are 0 to XNNPACK
-    edges = torch.tensor(
-        [tiny, -tiny, -2e-38, 0.0, 1.0, -1.0, 3e38, -3e38, 16777217.0, torch.inf, -torch.inf, torch.nan]
-    )
-    x = torch.cat([torch.randn(2000) * 10.0 ** torch.randint(-6, 12, (2000,)), torch.arange(-64, 64) / 4, edges])
-    numbers = (1, 2, 4.0, 1024, 2**24)
-    run(Function(lambda x: tuple(torch.div(x, n, rounding_mode="floor") for n in numbers)), (x,), 0, 0)
-    run(Function(lambda x: tuple(x % n for n in numbers)), (x,), 0, 0)
-
-
-@pytest.mark.parametrize("divisor", [3, 0.5, -2, 2**25, 0, 0.1])
-def test_other_divisors_are_refused(divisor):
-    for op, function in (
-        ("div.Tensor_mode", lambda x: torch.div(x, divisor, rounding_mode="floor")),
-        ("remainder.Scalar", lambda x: x % divisor),
-    ):
-        assert refusal(Function(function), (X,), f"aten.{op}").reason is Reason.INACCURATE
 
 
 def test_power():
@@ -179,12 +155,11 @@ def test_constant_nodes_are_folded():
         (lambda x: x**2.5, (torch.ones(2),), "aten.pow.Tensor_Scalar", Reason.ATTRIBUTE),
         (lambda x: x**torch.inf, (torch.ones(2),), "aten.pow.Tensor_Scalar", Reason.ATTRIBUTE),
         (lambda x: x**torch.nan, (torch.ones(2),), "aten.pow.Tensor_Scalar", Reason.ATTRIBUTE),
-        (lambda x: torch.div(x, 3, rounding_mode="floor"), (torch.ones(2),), "aten.div.Tensor_mode", Reason.INACCURATE),
         (torch.sign, (torch.ones(2),), "aten.sign.default", Reason.OPERATOR),
     ],
     ids=[
         "int", "double", "seven dimensions", "empty", "odd power", "infinite power", "power of NaN",
-        "floor of a quotient", "unknown operator",
+        "unknown operator",
     ],
 )  # fmt: skip
 def test_refused(function, inputs, op, reason):

@@ -17,7 +17,6 @@ X[0, 0, 0, 0], X[1, 2, 3, 4] = torch.inf, -torch.inf
 MASK = torch.rand(4, 9) > 0.5
 C = torch.randn(2, 1, 4, 9)
 ROW = torch.randn(6, 4, 9)
-put = torch.ops.aten.index_put.default  # torch.index_put takes no None
 
 
 # All of these move elements: the results are equal to eager's, infinities included.
@@ -43,7 +42,6 @@ SAME = {
     "index_list": lambda x: (x[:, [2, 0, 1]], x[..., [0, 3, -1]]),
     "index_select": lambda x: x.index_select(1, torch.tensor([5, 4, 4, 4, 0, 1])),
     "index_matrix": lambda x: x[:, torch.tensor([[0, 1], [2, 3], [4, 5]])],
-    "index_grid": lambda x: x[:, :, torch.tensor([[3], [1]]), torch.tensor([0, 2, 4])],
     "repeat_interleave": lambda x: x[:, torch.arange(6).repeat_interleave(2)],
     "flip": lambda x: x.flip(1, -1),
     "roll": lambda x: x.roll((1, -2), (1, 3)),
@@ -54,13 +52,6 @@ SAME = {
     "slice_scatter_beyond": lambda x: x.slice_scatter(x[..., 2:].neg(), -1, 2, 100),
     "slice_scatter_step": lambda x: x.slice_scatter(x[..., :5].neg(), 3, step=2).slice_scatter(C, 1, 1, None, 5),
     "select_scatter": lambda x: (x.select_scatter(x[:, 0].neg(), 1, -2), x.select_scatter(ROW, 0, 1).neg()),
-    "index_put": lambda x: put(x, (None, torch.tensor([1, 3, -1])), x[:, [0, 2, 4]].neg()),
-    "index_put_alike": lambda x: put(x, (None, torch.tensor([4, 0])), x[0, :1]),
-    "index_put_number": lambda x: put(x, (None, None, torch.tensor([2])), torch.tensor(3.0)),
-    "index_put_constant": lambda x: put(x, (torch.tensor([1]),), C[:1]),
-    "index_put_row": lambda x: put(x, (None, None, None, torch.tensor([7, 1])), x[0, 0, 0, :2]),
-    "index_copy": lambda x: x.index_copy(1, torch.tensor([1, 2]), x[:, 3:5]),
-    "index_fill": lambda x: x.index_fill(1, torch.tensor([1, 2]), 2.0),
     "masked_fill": lambda x: x.masked_fill(MASK, -torch.inf),
     "masked_value": lambda x: x.masked_fill(MASK, 2.5),
     "where_constant": lambda x: torch.where(MASK, C[:, :, :1], x),
@@ -79,7 +70,6 @@ NHWC = [
     "select",
     "slice_scatter",
     "select_scatter",
-    "index_put",
     "split_even",
     "split_sizes",
     "cat",
@@ -111,7 +101,6 @@ DYNAMIC = {
     "step": (lambda x: x[..., 1::2], N),
     "slice_scatter": (lambda x: x.slice_scatter(x[:, 3:5], 1, 1, 3), N),
     "select_scatter": (lambda x: x.select_scatter(x[..., 2].neg(), 3, 4), T),
-    "index_put": (lambda x: put(x, (None, None, None, torch.tensor([3, 1])), x[..., :2].neg()), T),
     "split": (lambda x: x.split([2, 3, 4], -1), T),
     "cat": (lambda x: torch.cat([x, x.neg(), C], 1), T),
     "roll": (lambda x: x.roll(2, 2), T),
@@ -160,27 +149,6 @@ REFUSED = {
         "aten.slice_scatter.default",
         Reason.SLOWER,
     ),
-    "computed_places": (
-        lambda x, i: put(x, (i,), x[:1]),
-        (X, torch.tensor([1])),
-        None,
-        "aten.index_put.default",
-        Reason.NON_CONSTANT,
-    ),
-    "added_to_places": (
-        lambda x: put(x, (torch.tensor([1, 1]),), x[:1], accumulate=True),
-        (X,),
-        None,
-        "aten.index_put.default",
-        Reason.ATTRIBUTE,
-    ),
-    "truths_as_places": (
-        lambda x: put(x, (torch.tensor([True, False]),), x[:1]),
-        (X,),
-        None,
-        "aten.index_put.default",
-        Reason.ATTRIBUTE,
-    ),
     "written_integers": (
         lambda x: x.select_scatter(x[:, 0], 1, 1),
         (INTEGERS,),
@@ -221,7 +189,6 @@ ASSIGNED = {
     "every second": assigned((..., slice(None, None, 2)), lambda x: x[..., :5].neg()),
     "row": assigned((ALL, -2), lambda x: x[:, 0].neg()),
     "element": assigned((0, 1, 2), lambda x: x[1, 1, 1].neg()),
-    "rows": assigned((ALL, [1, 3, -1]), lambda x: x[:, [0, 2, 4]].neg()),
     "as it came": assigned((ALL, 1), lambda x: x[:, 2]),
 }
 
@@ -232,13 +199,6 @@ def test_assignment_is_one_partition(name):
     program = delegate.to_backend(torch.export.export(function, (X,)), "xnnpack")
     assert len(program.report.partitions) == 1
     assert "aten.copy.default" not in [n.op for n in program.report.nodes]
-    assert_same(program(X), function(X), tolerance=0)
-
-
-def test_places_written_to_twice_are_left_to_a_kernel():
-    function = Function(lambda x: (x * 2).index_put((torch.tensor([1, 1]),), x[:1]))
-    program = delegate.to_backend(torch.export.export(function, (X,)), "xnnpack")
-    assert [n.backend for n in program.report.nodes if n.op == "aten.index_put.default"] == ["portable"]
     assert_same(program(X), function(X), tolerance=0)
 
 

@@ -141,7 +141,7 @@ REFUSED = {
         X,
         None,
         "aten.native_layer_norm.default",
-        Reason.OPERATOR,
+        Reason.ATTRIBUTE,
     ),
 }
 

@@ -25,7 +25,6 @@ PADS = {
     "crop_and_pad": ((-1, 2, 3, -1), {"value": -2.0}),
     "reflect": ((2, 1, 3, 2), {"mode": "reflect"}),
     "replicate": ((2, 1, 3, 0), {"mode": "replicate"}),
-    "circular": ((2, 1, 3, 0), {"mode": "circular"}),
 }
 
 
@@ -166,8 +165,8 @@ REFUSED = {
         "aten.upsample_nearest2d.vec",
         Reason.SLOWER,
     ),
-    "value": (Function(pad, (0, 0, 1, 1), value=2.0), X, H, "aten.pad.default", Reason.DYNAMIC_SHAPE),
-    "double": (Function(pad, (1, 1)), X.double(), None, "aten.pad.default", Reason.DTYPE),
+    "value": (Function(pad, (0, 0, 1, 1), value=2.0), X, H, "aten.constant_pad_nd.default", Reason.DYNAMIC_SHAPE),
+    "double": (Function(pad, (1, 1)), X.double(), None, "aten.constant_pad_nd.default", Reason.DTYPE),
 }
 
 

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from delegate.accuracy.recording import RecordedCall, same
 from delegate.devtools.debugger.faults import kind_of, to_int8
-from delegate.devtools.debugger.recording import RecordedCall, same
 from delegate.testing import assert_same
 
 WANT = torch.linspace(-4, 4, 64)

@@ -227,7 +227,7 @@ def _small_power(node: Node) -> Verdict:
 def power_factors(exponent: object) -> tuple[int, bool] | None:
     """Return the number of bases that a power multiplies, and whether the root of the base is one more factor.
 
-    Return None if the exponent is no whole or half number from 1 to 5.
+    Return None if the exponent is not a whole or half number from 1 to 5.
     """
     if not isinstance(exponent, int | float) or not 1 <= exponent <= 5 or exponent * 2 % 1:
         return None

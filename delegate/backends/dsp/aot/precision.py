@@ -253,7 +253,7 @@ def clamp_exponents(graph: bytes) -> bytes:
 
 
 def _bound(node: Any, decoded: Set[str], numbers: Mapping[str, float]) -> float:
-    """Return the bound of the exponent of an ONNX node; 0 if it has none, or needs none."""
+    """Return the bound of an ONNX node's exponent; 0 if it has none, or needs none."""
     if node.op_type not in ("Exp", "Pow") or node.input[-1] in decoded:
         return 0.0
     base = math.e if node.op_type == "Exp" else numbers.get(node.input[0], 0.0)

@@ -6,7 +6,8 @@ Measured on the emulator of onnxruntime-qnn 2.7.0:
 - x * hardsigmoid(x) has an error larger than its own size, unless hardsigmoid(x) is the first operand.
 - Products of two activations are supported in uint16, but not in int16.
 - Tanh, sigmoid, GELU and SiLU after a product, convolution or sum are fused with it. Their errors are then 7e-3, 4e-3,
-  5e-3 and 4e-3, mostly of one sign: ten times those of float16. A clamp that changes nothing prevents the fusion.
+  5e-3 and 4e-3, mostly of one sign, which is ten times float16's errors. A clamp that changes nothing prevents the
+  fusion.
 - For the root mean square norms of T5 and Llama, weights first, the compiler runs out of memory. It recognises them by
   their pow(x, 2), so powers become products.
 - A layer norm after a sum with a broadcast operand is wrong from the second sample of a batch on. The operand is

@@ -62,7 +62,7 @@ class _ProfiledDelegate(OnnxDelegate):
 
 
 class _Calls:
-    """A reader of the rows of a profile, which reports the operators at the end of each call."""
+    """A reader of a profile's rows, which reports the operators at the end of each call."""
 
     def __init__(self, report: ReportOperator) -> None:
         self._report = report

@@ -50,7 +50,7 @@ def provider_code(
         provider: the name of the provider.
         module: the library's module, which has `get_library_path`.
         options: the provider's options.
-        calls: further options: name -> a call of a function of the module, e.g. "get_path()".
+        calls: further options: name -> a call of a function in the module, e.g. "get_path()".
     """
     entries = [f"{name!r}: {value!r}" for name, value in options.items()]
     entries += [f"{name!r}: str({module}.{call})" for name, call in (calls or {}).items()]
@@ -111,7 +111,7 @@ class OnnxBackend(TableBackend):
         """Return Python that adds the provider to `options`, a SessionOptions, and the distribution that it needs."""
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
-        """Raise an exception if the specs of a cached artifact are not those of its region and of the options."""
+        """Raise an exception if the specs of a cached artifact do not fit its region and the options."""
         artifact.require_specs(self._specs())
         if artifact.space != self.space:
             raise ValueError(f"{artifact.space!r} is not the memory of its device")
@@ -128,7 +128,7 @@ class OnnxBackend(TableBackend):
 
         Args:
             exported: the model.
-            settings: options of the session that is opened for the query; None for those of the backend.
+            settings: options of the session that is opened for the query; None for the backend's options.
         """
         left = left_to_cpu(exported, settings or self.settings(), self.provider())
         if left:

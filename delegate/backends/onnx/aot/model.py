@@ -91,7 +91,7 @@ def to_onnx(program: ExportedProgram, table: LoweringTable[Translation]) -> Expo
 
 
 def require_graph(model: OnnxModel) -> None:
-    """Raise an exception if the tensors that a model names are not those of its serialized graph."""
+    """Raise an exception if a model names other tensors than its serialized graph has."""
     import onnx
 
     graph = onnx.ModelProto.FromString(model.graph).graph
@@ -142,7 +142,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
 def _trace_again_only_for(program: ExportedProgram) -> None:
     """Let the exporter trace a program again only if it decomposes an operator of the program.
 
-    Otherwise it traces every program again, which takes more than half of the time of an export.
+    Otherwise it traces every program again, which takes more than half of an export's time.
     """
     decomposed = program.run_decompositions
 
@@ -197,7 +197,7 @@ def _only_exact_rules() -> AbstractContextManager[None]:
 def _no_transposed_weights() -> AbstractContextManager[None]:
     """Let the exporter leave the transpose of a large weight in the graph, which a session folds when it is opened.
 
-    So the weight has the layout of the program, and methods share its bytes: those of a tied embedding and head.
+    So the weight has the layout of the program, and methods share its bytes, as a tied embedding and head do.
     """
     module = "onnxscript.optimizer._constant_folding"
     return _replaced(module, "_DEFAULT_ALWAYS_FOLD_OPS", lambda _: frozenset())
@@ -343,7 +343,7 @@ _BETWEEN = "DequantizeLinear"  # is done to a weight before it is read
 
 
 def part_uses(model: Any) -> None:
-    """Add an initializer to an onnx_ir model for each further kind of use of a weight."""
+    """Add an initializer to an onnx_ir model for each further use of a weight."""
     graph = model.graph
     for node in [node for node in graph if node.op_type == _BETWEEN and node.inputs[0].is_initializer()]:
         _part(node.outputs[0], _same_node)
@@ -362,7 +362,7 @@ def _part(value: Any, same: Callable[[Any, str], Any]) -> None:
 
 
 def _use(node: Any, place: int) -> _Use:
-    """Return the kind of use of a weight: the operator that reads it, the input, and the attributes."""
+    """Return how a weight is used: the operator that reads it, the input, and the attributes."""
     if node.op_type == _BETWEEN and place == 0:
         return frozenset().union(*(_use(*user) for user in node.outputs[0].uses()))
     return frozenset({(node.op_type, place, str(sorted(map(str, node.attributes.values()))))})

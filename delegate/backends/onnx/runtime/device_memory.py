@@ -1,4 +1,4 @@
-"""Memory of the device of an ONNX Runtime provider, which all sessions on it share.
+"""Memory on the device of an ONNX Runtime provider, which all sessions on it share.
 
 Sessions get its address, so tensors of any type and shape may use one block in turn. Small separate sessions allocate,
 read and write blocks: memory that ONNX Runtime allocates outside of sessions holds a lost device until the process

@@ -1,4 +1,4 @@
-"""Execution providers of ONNX Runtime: its own ones, and those of separate libraries, which are registered once.
+"""Execution providers of ONNX Runtime: its own ones, and the ones of separate libraries, which are registered once.
 
 A lost device is only available again after the process has released all its memory and sessions; see `Device`.
 """

@@ -57,7 +57,7 @@ def open_session(
         settings: options from `session_options`, for this provider.
         provider: the provider.
         is_code: true if the graph may hold machine code, which the runtime part of the backend declares (`runs_code`).
-        profile: the start of the path of a file for the profile of the session; empty for none.
+        profile: how the path of the session's profile begins; empty for none.
 
     Raises:
         BackendFailed: the provider does not support all of the model, or the graph holds machine code.
@@ -105,7 +105,7 @@ def session_options(
     Args:
         provider: the provider, with at least one device if it lists devices.
         options: the provider's own options.
-        threads: number of threads of the host, which prepare the device's work; 0: the default. ONNX Runtime chooses it
+        threads: number of host threads, which prepare the device's work; 0: the default. ONNX Runtime chooses it
             only if this process may use the whole machine, because its threads would leave an affinity mask.
         memory_pattern: true to allocate the memory of a shape as one block after its first run.
     """
@@ -262,7 +262,7 @@ class _ProfiledDelegate(OnnxDelegate):
 
 
 def _operators(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the events of operators of a profile, which has an event per line."""
+    """Yield the operator events of a profile, which has an event per line."""
     for line in lines:
         if f'{_OPERATOR}"' in line:
             yield json.loads(line.strip().removesuffix(","))

@@ -20,7 +20,7 @@ from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbe
 from delegate.backends.qdq import DECODES, Coded, coded
 from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.empty_sizes import Compiled, find_failing_without_elements
+from delegate.backends.xnnpack.aot.empty_sizes import Compiled, require_without_elements
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
 from delegate.backends.xnnpack.aot.lowerings.quantization import BLOCK, SCALED_PRODUCT, lower_layer
@@ -96,9 +96,9 @@ class XnnpackBackend(TableBackend):
         blob = compiled.model
         rest, places, data = extract_constants(blob, builder.model.constants(blob))
         reasons = find_rejected(builder.model, blob)
-        reasons = reasons or find_failing_without_elements(region, compiled, lambda part: self._compile(part)[1])
         if reasons:
             raise RegionRefused(reasons)
+        require_without_elements(region, compiled)
         specs = {**self._specs(region), "inputs": compiled.inputs, "outputs": compiled.outputs, "weights": places}
         notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
         return PreprocessResult(rest, specs, notes, data=tuple(data))
@@ -127,7 +127,7 @@ class XnnpackBackend(TableBackend):
         return Reproduction({"model.tflite": model}, code, ("ai-edge-litert",))
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
-        """Raise an exception if the model of a cached artifact, or its specs, are not those of a region."""
+        """Raise an exception if the model of a cached artifact, or its specs, do not fit a region."""
         artifact.require_specs(self._specs(region))
         inputs, outputs, places = (artifact.compile_specs[name] for name in ("inputs", "outputs", "weights"))
         if artifact.space or not all(type(number) is int for number in (*inputs, *outputs)):

@@ -174,7 +174,7 @@ class RegionBuilder:
         Args:
             node: an input, a constant, or a node that was lowered before.
             order: the requested order; None for the present one (row-major for constants).
-            result: index of the result of a node with several results.
+            result: which of a node's several results this is.
         """
         if self.is_constant(node):
             array = self.weights(node)
@@ -204,8 +204,8 @@ class RegionBuilder:
 
         Args:
             values: fx nodes, operands or plain numbers; constants are prepared ahead of time.
-            rank: of the result.
-            order: of the result.
+            rank: The rank that the result has.
+            order: The dimension order that the result has.
         """
         operands = [self._broadcast(value, rank, order) for value in values]
         if len(operands) > 1 and all(x.rank < rank for x in operands):  # one must have the result's leading sizes of 1
@@ -419,7 +419,7 @@ class RegionBuilder:
         return y
 
     def bias(self, values: Array, x: Operand, weights: Coded | Array) -> Operand:
-        """Add a bias per channel; in integers, it is int32 in units of the product of both scales."""
+        """Add a bias per channel; in integers, it is int32 in units of both scales' product."""
         if x.type is None or not isinstance(weights, Coded):
             return self.constant(values)
         scales = weights.scales.astype(np.float64) * x.type.scale

@@ -13,10 +13,8 @@ from typing import NamedTuple
 from torch.fx import Node
 
 from delegate.backends.aot import Region, RegionFailed
-from delegate.backends.guilty import units_of
 from delegate.backends.region import shape_without
 from delegate.backends.xnnpack.runtime.interpreted import Interpreted, open_interpreter
-from delegate.edge.node import tensors
 
 Shape = Callable[[Node], list[int]]
 
@@ -29,33 +27,13 @@ class Compiled(NamedTuple):
     outputs: list[int]
 
 
-def find_failing_without_elements(
-    region: Region, compiled: Compiled, compile_part: Callable[[Region], Compiled]
-) -> dict[str, str]:
-    """Return the nodes that fail in a call without elements beside results with elements, name -> reason.
-
-    Args:
-        region: with the ranges of its sizes.
-        compiled: the region.
-        compile_part: compiles a part of the region.
-
-    Raises:
-        RegionFailed: the region fails, but each of its nodes runs by itself.
-    """
-    failing: dict[str, str] = {}
+def require_without_elements(region: Region, compiled: Compiled) -> None:
+    """Raise RegionFailed if a region fails in a call without elements, in which some results have elements."""
     for symbol, known in region.range_constraints.items():
-        if known.lower > 0:
-            continue
         shape = partial(shape_without, symbol=symbol, ranges=region.range_constraints)
-        if all(0 in shape(node) for node in region.outputs) or not (why := _failure(region, compiled, shape)):
-            continue
-        why = f"XNNPACK fails in a call in which the size {symbol} is 0: {why}"
-        parts = [(unit, region.part(unit)) for unit in units_of(region) if any(map(tensors, unit))]
-        nodes = [node.name for unit, part in parts if _failure(part, compile_part(part), shape) for node in unit]
-        if not nodes:
-            raise RegionFailed(why)
-        failing.update(dict.fromkeys(nodes, why))
-    return failing
+        is_run = known.lower == 0 and not all(0 in shape(node) for node in region.outputs)
+        if is_run and (why := _failure(region, compiled, shape)):
+            raise RegionFailed(f"XNNPACK fails in a call in which the size {symbol} is 0: {why}")
 
 
 def _failure(region: Region, compiled: Compiled, shape: Shape) -> str:

@@ -90,7 +90,7 @@ def shape_of(node: Node) -> tuple[Size, ...]:
 
 
 def example(size: Size) -> int:
-    """Return a size as a number: for a dynamic one, that of the example inputs, or 1 if torch has none."""
+    """Return a size as a number: for a dynamic one, its value in the example inputs, or 1 if torch has none."""
     if isinstance(size, int):
         return size
     hint = size.node.hint

@@ -58,7 +58,7 @@ class Rewriter:
 
         Args:
             value: a node or a number.
-            axis: dimension that must be that of the layer's channels; None: any, and reshapes may follow, too.
+            axis: dimension that must hold the layer's channels; None: any, and reshapes may follow, too.
         """
         while isinstance(value, Node) and len(value.users) == 1 and value not in self._outputs:
             name = op_name(value)
@@ -281,7 +281,7 @@ def _form_rms_norm(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _argument(node: Any, name: str) -> Any:
-    """Return the first argument of a call of an operator; None for other nodes."""
+    """Return the first argument of an operator's call; None for other nodes."""
     return node.args[0] if isinstance(node, Node) and node.op == "call_function" and op_name(node) == name else None
 
 

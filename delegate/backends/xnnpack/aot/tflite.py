@@ -136,7 +136,7 @@ class Model:
         Args:
             shape: sizes; for a dynamic dimension an example.
             signature: the same with -1 for dynamic dimensions; None if there is none.
-            quantization: of integers.
+            quantization: The quantization parameters, for integers.
             dtype: float32, int8 or uint8.
         """
         return self._add(shape, _TYPES[np.dtype(dtype)], 0, signature, quantization)
@@ -148,7 +148,7 @@ class Model:
 
         Args:
             array: float32, float16, int32 or int8.
-            quantization: of integers that represent reals.
+            quantization: The quantization parameters, for integers that represent reals.
             bits: 4 for values of int8 that are stored in pairs per byte; else 0.
             coded: the integers that floats were decoded from, in runs.
         """
@@ -173,7 +173,7 @@ class Model:
         """Add an operator.
 
         Args:
-            name: of `schema.BuiltinOperator`, e.g. "CONV_2D".
+            name: A name in `schema.BuiltinOperator`, e.g. "CONV_2D".
             inputs: tensors; -1 for an omitted one.
             outputs: tensors.
             options: fields of its options table, plus "table": the table's name, e.g. "Conv2DOptions"; empty for none.

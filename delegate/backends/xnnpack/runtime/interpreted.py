@@ -131,11 +131,11 @@ class ModelFile:
         size: bytes.
 
     Attributes:
-        descriptor: of the file.
-        path: by which this process may open it.
+        descriptor: The file's descriptor.
+        path: A path by which this process may open the file.
 
     Raises:
-        OSError: there is no such file here, or no memory for it.
+        OSError: the file does not exist here, or memory for it is missing.
     """
 
     def __init__(self, size: int) -> None:
@@ -182,7 +182,7 @@ def covered_operators(wrapper: Any, count: int) -> set[int]:
 
     Args:
         wrapper: the object below LiteRT's class of interpreters, with its tensors allocated.
-        count: number of operators of the model.
+        count: number of operators in the model.
     """
     makers = {int(t): i for i in range(count) for t in wrapper.NodeOutputs(i)}
     covered: set[int] = set()

@@ -1,7 +1,7 @@
 """The part of LiteRT's C interface that runs models. It lets XNNPACK store packed weights in a file.
 
 LiteRT's class of interpreters has no such option. The library exports and documents the functions below. Structures
-are those of version 2.3, so no other version is called.
+belong to version 2.3, so no other version is called.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class CompiledModel:
     Args:
         model: descriptor of its file, which the caller closes.
         threads: number of threads.
-        packed: descriptor of a file of packed weights, which the model closes. An empty file is written; the content
+        packed: descriptor of a file with packed weights, which the model closes. An empty file is written; the content
             of another is used. None: the model packs its weights in its own memory.
         inputs, outputs: dtypes of its tensors.
         is_profiled: true to record the operators of each run.
@@ -168,7 +168,7 @@ class CompiledModel:
             `resize`: its arrays are valid from `move_to_thread` until another model runs in this thread.
 
     Raises:
-        RuntimeError: by every method; LiteRT fails, or runs operators with its own kernels.
+        RuntimeError: LiteRT fails in a method, or runs operators with its own kernels.
     """
 
     def __init__(

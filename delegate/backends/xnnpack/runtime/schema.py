@@ -36,7 +36,7 @@ class Field(NamedTuple):
 
     Args:
         slot: its number.
-        kind: of its value.
+        kind: The kind of value that the field has.
         default: its value if it is omitted.
     """
 
@@ -57,11 +57,11 @@ class Reader:
 
     Args:
         data: the whole buffer.
-        gaps: ranges of missing bytes, each (start, size), in order. They are not read, so they can only be content of
+        gaps: ranges of missing bytes, each (start, size), in order. They are not read, so they can only be content in
             vectors of bytes.
 
     Raises:
-        Malformed: by every method; what is wrong, and where.
+        Malformed: The file is malformed; the message has what is wrong, and where.
     """
 
     def __init__(self, data: memoryview, gaps: Sequence[tuple[int, int]] = ()) -> None:
@@ -126,7 +126,7 @@ class Reader:
         return numbers.tolist() if kind == INTEGERS else numbers
 
     def integers(self, place: tuple[int, int]) -> list[int]:
-        """Return the int32 content of a vector of bytes, which is located by its start and length."""
+        """Return the int32 content of a byte vector, which is located by its start and length."""
         self._need(*place)
         numbers: list[int] = array_over(self._data, np.dtype("<i4"), (place[1] // 4,), place[0]).tolist()
         return numbers

@@ -41,7 +41,7 @@ def share(
     Args:
         model: without its constants.
         graph: the verified model.
-        constants: of the model.
+        constants: The model's constants.
         threads: number of threads.
         dynamic: true if its sizes change.
         on_disk: true if the cache may hold the packed weights, for other processes.
@@ -122,7 +122,7 @@ class PackedWeights:
     """A file of packed weights, closed when nothing refers to it.
 
     Args:
-        descriptor: of the file, which this closes.
+        descriptor: The file's descriptor, which this closes.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -185,7 +185,7 @@ def get_packed(key: str, on_disk: bool) -> PackedWeights | None:
 
 
 def put_packed(key: str, packed: PackedWeights, on_disk: bool) -> PackedWeights:
-    """Store packed weights under a key; return the file to use, which is that of the cache if there is one."""
+    """Store packed weights under a key; return the file to use, which is the cache's file if it has one."""
     if on_disk and (files := _files()) is not None and files.keep(key, packed._descriptor):
         descriptor = files.open(key)
         if descriptor is not None:

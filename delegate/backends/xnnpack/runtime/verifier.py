@@ -52,13 +52,13 @@ class Tensor(NamedTuple):
         signature: the same with -1 for dynamic ones.
         kind: TFLite's code of its type.
         is_constant: true if the model holds its elements.
-        scales: number of scales of its integers; -1 for blocks.
-        blocks: the tensor of the scales of blocks, and the number of elements per scale.
+        scales: number of scales that its integers have; -1 for blocks.
+        blocks: the tensor with the scales of blocks, and the number of elements per scale.
         span: the smallest and the largest scale.
         zero_point: the first.
         numbers: the bytes of all scales and of all zero points, and their axis.
         buffer: the number of the buffer that holds a constant.
-        place: of the buffer in the file: start, size.
+        place: The buffer's place in the file: start, size.
     """
 
     shape: tuple[int, ...]
@@ -85,7 +85,7 @@ class Operand(NamedTuple):
     Args:
         tensor: the tensor, or the constant that it is decoded from.
         decoded: true if it is decoded from a constant.
-        scales: of its blocks, if it has blocks.
+        scales: The scales of a buffer's blocks, if it has blocks.
     """
 
     tensor: Tensor
@@ -97,10 +97,10 @@ class Layer(NamedTuple):
     """An operator whose weights XNNPACK packs.
 
     Args:
-        name: of the operator.
+        name: The operator's name in the schema.
         options: its options.
         inputs: None for an omitted one.
-        outputs: of the operator.
+        outputs: The operator's outputs, as tensor indices.
         padding: the amounts, if its input is padded directly before.
     """
 
@@ -129,7 +129,7 @@ class Graph(NamedTuple):
 
 
 def fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
-    """Return true if a tensor has the kind of a letter of a row; see `accepted.Row`."""
+    """Return true if a tensor has the kind that a letter in a row names; see `accepted.Row`."""
     if letter == "i":
         return tensor.kind == INT and tensor.is_constant
     if letter == "c":

@@ -109,7 +109,7 @@ class Piece(NamedTuple):
     """A constant of a model that is stored separately.
 
     Args:
-        start: in the whole model.
+        start: Where it begins in the whole model.
         size: bytes in the whole model.
         stored: its stored data.
         how: its storage form.
@@ -174,7 +174,7 @@ def verify_without_constants(
 
     Args:
         model: without the constants.
-        constants: of the model.
+        constants: The model's constants.
         inputs, outputs: the tensors that the compile specs name.
     """
     size = model.nbytes + sum(piece.size for piece in constants)

@@ -47,7 +47,7 @@ class Outcome:
         digest: its checksum.
         seconds: duration of the job.
         error: its error and remedy if it failed.
-        traceback: that of the error, if Python raised it.
+        traceback: the error's traceback, if Python raised it.
     """
 
     model: str
@@ -267,7 +267,7 @@ def in_processes(jobs: Iterable[LoweringJob], count: int) -> Iterator[Outcome]:
 
 
 def _child(job: LoweringJob, outcomes: Connection, life: Connection) -> None:
-    """Lower a model, unless the parent dies: a program without a record could be taken for that of a later job."""
+    """Lower a model, unless the parent dies: a program without a record could be taken for a later job's program."""
     end_with_parent(life.fileno())
     outcomes.send(lower(job))
 

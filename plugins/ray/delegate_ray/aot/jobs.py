@@ -62,7 +62,7 @@ class Pair(_Keys):
 
 
 class JobsFile(_Keys):
-    """The content of a file of jobs."""
+    """The content of a jobs file."""
 
     version: Literal[1] = Field(default=1, description="Version of this format.")
     models: dict[str, ModelSource] = Field(description="Name: the model.")
@@ -83,7 +83,7 @@ class LoweringJob:
         output: path of the program file.
         folder: the working directory, from which modules are imported.
         key: a checksum of all that the program depends on.
-        version: of delegate, where the job was created.
+        version: The version of delegate with which the job was created.
     """
 
     model: str
@@ -239,7 +239,7 @@ def _absolute(text: str, folder: Path) -> str:
 
 
 def _module_file(source: str, folder: Path) -> str | None:
-    """Return the file of the module of package.module:function; None if there is none. Only parents are imported."""
+    """Return the module file of package.module:function; None if there is none. Only parents are imported."""
     name = source.partition(":")[0]
     sys.path.insert(0, str(folder))
     try:

@@ -81,7 +81,7 @@ class Cluster:
         """Yield each part when its output file is complete.
 
         Raises:
-            DelegateError: that of the first part that failed, or actors cannot start, or a part ends all its actors.
+            DelegateError: a part failed (the first one's error), or actors cannot start, or a part ends all its actors.
         """
         waiting = Waiting()
         try:

@@ -37,10 +37,10 @@ class Cell:
     """The form of one row of an input or an output.
 
     Args:
-        name: of the input or output.
-        dtype: of its elements.
+        name: The name of the input or output.
+        dtype: The dtype of its elements.
         shape: its sizes; ANY if a size may differ between rows.
-        column: the column that an input reads, for messages; empty: that of its name.
+        column: the column that an input reads, for messages; empty: the column of its name.
         most: the most elements of a row; None: no limit is known.
     """
 
@@ -62,12 +62,12 @@ class Cell:
 
     @property
     def size(self) -> int:
-        """The number of elements of a row, if all rows have the same sizes."""
+        """The number of elements in a row, if all rows have the same sizes."""
         return math.prod(map(int, self.shape))
 
     @property
     def is_tensor(self) -> bool:
-        """Return True if a column of such cells is an Arrow column of tensors of one shape."""
+        """Return True if a column of such cells is an Arrow column of tensors with one shape."""
         return self.is_fixed and self.size > 0
 
     @property
@@ -77,7 +77,7 @@ class Cell:
 
     @property
     def type(self) -> pa.DataType:
-        """The Arrow type of a column of such cells."""
+        """The Arrow type for a column of such cells."""
         if not self.shape:
             return self.stored
         if self.is_tensor:
@@ -184,7 +184,7 @@ def arrow_array(values: Array, missing: Array | None = None) -> pa.Array:
     """Return numbers as an Arrow array over their memory. `pa.array` would import pandas, which takes 20 MB.
 
     Args:
-        values: of one dimension.
+        values: Values of one dimension.
         missing: True where the result is null.
     """
     kind = pa.from_numpy_dtype(values.dtype)
@@ -279,14 +279,14 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def leaf_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the elements of nested lists, or another type as it is."""
+    """Return the element type of nested lists, or another type as it is."""
     while is_list(kind):
         kind = kind.value_type
     return kind
 
 
 def _decoded(column: pa.DictionaryArray) -> pa.Array:
-    """Return a column without its dictionary, whose texts may be long and many: those that are no numbers are cut."""
+    """Return a column without its dictionary, whose texts may be long and many: those that are not numbers are cut."""
     values = column.dictionary
     if is_text(values.type):
         is_long = pc.greater(pc.binary_length(values), _LONGEST_NUMBER)
@@ -347,7 +347,7 @@ def _from_scalar(scalar: pa.Scalar) -> Any:
 
 
 def _why_no_number(value: Any, dtype: DType) -> str | None:
-    """Return the reason why a value, or the first such value in lists, is no number; None if all are numbers."""
+    """Return the reason why a value, or the first such value in lists, is not a number; None if all are numbers."""
     if isinstance(value, list | tuple | np.ndarray):
         return next((reason for item in value if (reason := _why_no_number(item, dtype)) is not None), None)
     if value is None:

@@ -29,10 +29,10 @@ def connected(address: str) -> Iterator[None]:
     """Connect to a Ray cluster in a `with` block. An existing connection of this process is used instead.
 
     Args:
-        address: for `ray.init`: host:port, "auto", or "ray://host:port".
+        address: An address for `ray.init`: host:port, "auto", or "ray://host:port".
 
     Raises:
-        ConfigError: there is no cluster, or it has another version of Ray or Python.
+        ConfigError: the cluster does not exist, or it has another version of Ray or Python.
         BackendFailed: the cluster fails during the block.
     """
     if ray.is_initialized():
@@ -58,7 +58,7 @@ def connected(address: str) -> Iterator[None]:
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """Raise BackendFailed for an error of Ray, such as that of a cluster which has started again."""
+    """Raise BackendFailed for an error of Ray, such as a cluster's after it has started again."""
     try:
         yield
     except RayError as error:

@@ -1,6 +1,6 @@
 """Input files of a job: their formats, a scan of their rows, and reading of a part.
 
-A file is cut into parts of a number of rows, each of which any process can read by itself.
+A file is cut into parts with a number of rows, each of which any process can read by itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Format(Protocol):
     """A format of input files."""
 
     def scan(self, path: str, rows: int) -> Contents:
-        """Return the contents of a file; `rows` is the number of rows of a part."""
+        """Return the contents of a file; `rows` is the number of rows in a part."""
 
     def read(self, file: InputFile, part: Part, columns: Sequence[str], batch: int, limits: Limits) -> Iterator[Batch]:
         """Yield the columns of a part, at most `batch` rows at a time."""
@@ -136,11 +136,11 @@ def scan(path: Path, rows: int) -> list[InputFile]:
     """Return the files of an input, in the order of their names.
 
     Args:
-        path: a file, or a folder of files of one format, or a folder of images.
-        rows: the number of rows of a part.
+        path: a file, or a folder of files in one format, or a folder of images.
+        rows: the number of rows in a part.
 
     Raises:
-        InputError: there is no such file, or it cannot be read, or its format is unknown.
+        InputError: the file does not exist, or it cannot be read, or its format is unknown.
     """
     if not os.path.exists(path):
         raise InputError("there is no such input", where=str(path), remedy="name a file, or a folder of files")
@@ -199,7 +199,7 @@ def _format_of(path: Path) -> _Format | None:
 
 
 def parts_of(files: Sequence[InputFile], rows: int) -> list[Part]:
-    """Return the parts of all files; `rows` is the number of rows of a part. An input without rows is one part."""
+    """Return the parts of all files; `rows` is the number of rows in a part. An input without rows is one part."""
     if (count := sum(-(-max(file.contents.rows, 0) // rows) for file in files)) > _MOST_PARTS:
         what = f"the input has rows for {count:,} output files, and a job has up to {_MOST_PARTS:,}"
         raise InputError(what, where=files[0].path, remedy="write more rows into each: --rows")

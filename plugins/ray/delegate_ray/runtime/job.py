@@ -75,11 +75,11 @@ class Job:
         program: the path of the program file.
         program_digest: its checksum.
         files: the input.
-        parts: of the input.
-        folder: of the output files.
+        parts: The parts of the input.
+        folder: The folder with the output files.
         settings: the choices.
         identity: a checksum of all that the output depends on.
-        version: of delegate, where the job was created.
+        version: The version of delegate with which the job was created.
     """
 
     program: str

@@ -82,10 +82,10 @@ class RayCluster(Cluster):
     """A connection to a Ray cluster, as a context manager. It reuses an existing connection of this process.
 
     Args:
-        address: for `ray.init`: host:port, "auto", or "ray://host:port".
+        address: An address for `ray.init`: host:port, "auto", or "ray://host:port".
 
     Raises:
-        ConfigError: there is no cluster.
+        ConfigError: the cluster does not exist.
     """
 
     def __init__(self, address: str) -> None:
@@ -104,7 +104,7 @@ class RayCluster(Cluster):
     def create_factory(
         self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float, left: Callable[[], float]
     ) -> RayRunnerFactory:
-        """Return the factory for a method; the arguments are those of `ProcessRunnerFactory`."""
+        """Return the factory for a method; it takes the arguments of `ProcessRunnerFactory`."""
         return RayRunnerFactory(leaves, kernels, limit, left)
 
 

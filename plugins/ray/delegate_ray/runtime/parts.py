@@ -24,7 +24,7 @@ class Contents(NamedTuple):
         digest: SHA-256 of its bytes.
         rows: their number.
         columns: the names of the columns.
-        places: for a text file, the offset of each part in bytes.
+        places: The offset of each part in a text file, in bytes.
     """
 
     digest: str
@@ -39,7 +39,7 @@ class InputFile:
 
     Args:
         path: absolute; a folder if the rows are images.
-        size: in bytes.
+        size: The size in bytes.
         modified: time of the last change, in nanoseconds.
         contents: what the scan found.
     """
@@ -60,7 +60,7 @@ class InputFile:
             raise _changed(self.path)
 
     def require_same_bytes(self) -> None:
-        """Raise InputError if the checksum is another one than that of the scan."""
+        """Raise InputError if the checksum differs from the scan's."""
         try:
             digest = digest_of_input(self.path)
         except OSError:
@@ -74,9 +74,9 @@ class Part:
     """Some rows of an input file, whose results are one output file.
 
     Args:
-        number: of the part in the job.
+        number: The part's number in the job.
         file: the number of its input file.
-        index: of the part in its file.
+        index: The part's index in its file.
         start: its first row in its file.
         first: its first row among the rows of all files.
         rows: the number of its rows.

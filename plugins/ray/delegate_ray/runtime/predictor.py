@@ -42,16 +42,16 @@ class Predictor:
             column of its name. A text: the column of the only input.
         results: output -> its column in the result. None: all outputs, in columns of their names.
         keep: columns of the batch that the result has too.
-        method: the name of the method. None: that of a plain call.
+        method: the name of the method. None: the method of a plain call.
         batch: the most rows of a call; if the program has a static batch, each row is a call. None: 1024 rows, or
             fewer if their inputs have more than 2^19 elements.
-        on_bad: for a row that does not fit or fails: "raise" InputError, "drop" the row, or write a "column" `error`
+        on_bad: What happens to a row that does not fit or fails: "raise", "drop" it, or write a "column" `error`
             with a message, which is null for good rows. A column needs batches that are Arrow tables.
-        threads: of each partition. None: the `num_cpus` of the actor, outside of Ray the default of the backend.
+        threads: Threads of each partition. None: the actor's `num_cpus`, or outside of Ray the backend's default.
         settings: other arguments of `delegate.load`.
 
     Raises:
-        ConfigError: there is no such input, output or method, or rows of the program depend on each other.
+        ConfigError: the input, output or method does not exist, or rows of the program depend on each other.
         DelegateError: the file cannot be loaded.
     """
 
@@ -105,7 +105,7 @@ class Predictor:
             A batch of the same kind.
 
         Raises:
-            ConfigError: the batch is of another kind, or there is no such column.
+            ConfigError: the batch is of another kind, or the column does not exist.
             InputError: a row does not fit or fails, and `on_bad` is "raise".
         """
         is_table = isinstance(batch, pa.Table)

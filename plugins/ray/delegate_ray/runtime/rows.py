@@ -48,12 +48,12 @@ class RowRunner:
     is a call, with views of the columns. In all other cases an input has the whole cell of a row.
 
     Args:
-        program: of a file.
+        program: A program that a file holds.
         where: the file, for messages.
         columns: see `Columns`; an input that is not in it has the column of its name. A text: the column of the only
             input, if there is one input.
         results: output -> its column; None: all outputs, each in a column of its name.
-        method: the name of the method; None: that of a plain call.
+        method: the name of the method; None: the method of a plain call.
         batch: the most rows of a call; None: `default` rows, or fewer if their inputs have more than 2^19 elements.
         default: the most rows of a call if rows are small.
 
@@ -63,7 +63,7 @@ class RowRunner:
         batch: the most rows of a call, or of a step if each row is a call.
 
     Raises:
-        ConfigError: the method cannot run row by row, or there is no such input, output or method.
+        ConfigError: the method cannot run row by row, or the input, output or method does not exist.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class RowRunner:
 
     @property
     def limits(self) -> Limits:
-        """The most elements of the cells of each column that it reads; None if an input has no limit."""
+        """The most elements in a cell of each column that it reads; None if an input has no limit."""
         limits: dict[str, int | None] = {}
         for i in self.inputs:
             for column in i.columns:
@@ -156,7 +156,7 @@ class RowRunner:
             bad: errors of rows that are not run.
 
         Raises:
-            BackendError: a backend failed, which is no error of a row.
+            BackendError: a backend failed, which is not an error of a row.
         """
         errors: dict[int, str] = {}
         cells: list[Rows] = []

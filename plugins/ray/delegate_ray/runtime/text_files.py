@@ -188,7 +188,7 @@ class JsonLines(_Text):
 
 
 def _parse(line: bytes, most: int | None = None) -> dict[str, Any] | Exception:
-    """Return the object of a line, or the error; `most` is the most values in it, None if there is no limit."""
+    """Return the object of a line, or the error; `most` is the most values in it, None without a limit."""
     if most is not None and len(line) > most and line.count(b",") > most:
         return ValueError(f"the line has more than {most} values")
     try:

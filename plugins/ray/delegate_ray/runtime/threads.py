@@ -19,8 +19,8 @@ def load(path: str, threads: int | None, settings: Mapping[str, Any], *, is_shar
     """Load a program file; see `delegate.load`.
 
     Args:
-        path: of the file, which is mapped: processes of one machine share its memory.
-        threads: of each partition; None: the default of its backend.
+        path: The path of the file, which is mapped: processes of one machine share its memory.
+        threads: Threads of each partition; None: the default of its backend.
         settings: other arguments of `delegate.load`. Options there win over the other arguments.
         is_shared: processes of this machine share packed weights. That saves memory, but loading takes longer.
     """

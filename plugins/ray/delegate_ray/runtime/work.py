@@ -33,7 +33,7 @@ def check_first_rows(job: Job, runner: RowRunner) -> None:
 
     Args:
         job: the job.
-        runner: of its program.
+        runner: The runner of its program.
 
     Raises:
         ConfigError: the program does not fit, or a column cannot be kept.

@@ -18,10 +18,10 @@ def widen_bfloat16(array: Array, dtype: DType | None = None) -> Array:
 
 
 def sqnr_db(actual: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]) -> float:
-    """Return the SQNR of results in dB: that of the least accurate output; see docs/reference/accuracy.md.
+    """Return the SQNR of the least accurate output, in dB; see docs/reference/accuracy.md.
 
     Args:
-        actual: for each call, its outputs; bfloat16 as float32.
+        actual: Outputs of each call; bfloat16 as float32.
         expected: the same of the reference.
 
     Returns:

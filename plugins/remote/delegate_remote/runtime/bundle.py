@@ -41,11 +41,11 @@ class Entry:
     """A compiled plan.
 
     Args:
-        name: of the plan.
+        name: The plan's name.
         program: the method.
         threads: load options for the measurement: backend -> number of threads.
         is_watched: True if its steps are timed, in rounds with other watched programs; False if it may be chosen.
-        digest: of its file, if it was read from a bundle.
+        digest: A checksum of its file, if it was read from a bundle.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Task:
         method: its name.
         objective: a key of `delegate.report.measured.UNITS`.
         budget: seconds.
-        bound: the least SQNR in dB; None: that of the program's own precision.
-        entries: the plans; those of one program share the `Program` object.
+        bound: the least SQNR in dB; None: the bound for the program's own precision.
+        entries: the plans; plans of one program share the `Program` object.
         calls: the flat arguments of calls, in the form of the runtime; the first one is measured.
         expected: torch's results of each call, bfloat16 as float32; None if results cannot be compared.
     """
@@ -116,11 +116,11 @@ def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
     """Read and check a bundle. This does not run, unpickle or import anything of it.
 
     Args:
-        path: of the file.
-        folder: for the unpacked members, under new names. Programs are mapped from there.
+        path: Where the file is.
+        folder: A folder for the unpacked members, under new names. Programs are mapped from there.
 
     Raises:
-        ProgramError: it is no valid bundle.
+        ProgramError: it is not a valid bundle.
     """
     try:
         with open_to_read(path) as stored, zipfile.ZipFile(stored) as archive:

@@ -13,7 +13,6 @@ from delegate.errors import PartitionError
 from delegate.field_checks import amount, items, mapping, number, require_format, text, texts
 from delegate.files import read_text, write_text
 from delegate.placement.runtime.costs import Record
-from delegate.placement.runtime.remote import RemoteCosts
 from delegate.plugins import one_line
 from delegate.report.measured import UNITS, cost_text
 
@@ -26,7 +25,7 @@ class ProgramCosts:
     """The measurement of one program.
 
     Args:
-        digest: of its bytes.
+        digest: A checksum of its bytes.
         record: its rounds, with their steps if these were timed.
         sqnr_db: the SQNR of its results; None if they were not compared.
     """
@@ -38,14 +37,14 @@ class ProgramCosts:
 
 @dataclass(frozen=True, slots=True)
 class MethodCosts:
-    """The measurement of the programs of one method.
+    """The measurement of one method's programs.
 
     Args:
         objective: a key of `delegate.report.measured.UNITS`.
         inputs: a short description of each argument of the calls.
         budget: seconds for the measurement.
         spent: seconds that it took.
-        programs: by name of the plan.
+        programs: Name of a plan -> its program's costs.
     """
 
     objective: str
@@ -56,12 +55,12 @@ class MethodCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs(RemoteCosts):
+class Costs:
     """The measurements of a machine.
 
     Args:
         machine: description of the machine.
-        methods: by name.
+        methods: Method name -> its costs.
     """
 
     machine: str
@@ -92,7 +91,7 @@ class Costs(RemoteCosts):
 
     @classmethod
     def from_json(cls, document: str, where: str = "") -> Costs:
-        """Return the costs of the result of `to_json`; raises PartitionError for other text.
+        """Return the costs in a text from `to_json`; raises PartitionError for other text.
 
         `where` is for the message.
         """

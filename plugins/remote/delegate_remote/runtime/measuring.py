@@ -36,7 +36,7 @@ def measure(
     trust_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Costs:
-    """Measure the plans of a bundle, each in a process of its own, until the best is known; a `MeasureBundle`.
+    """Measure the plans of a bundle, each in a process of its own, until the best is known.
 
     Then measure the programs whose parts are timed.
     """

@@ -28,7 +28,7 @@ class Job:
         run: runs the method on the arguments, if no other request joins.
         rows, key: see `Batching`; requests with different keys are not joined.
         priority: smaller numbers run first.
-        loop: of the future.
+        loop: The event loop to which the future belongs.
         sizes: shapes and numbers of the arguments.
     """
 

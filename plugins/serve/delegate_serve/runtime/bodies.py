@@ -46,10 +46,10 @@ class Body:
     """The body of a request, whose binary data begins at an aligned address.
 
     The connection writes it, and the application reads it as a whole. Bytes count as memory in use from the call of
-    `read` to that of `release`. A body that is wrong or not read any more is received, but not stored.
+    `read` to the call of `release`. A body that is wrong or not read any more is received, but not stored.
 
     Args:
-        headers: of the request, with names in lower case.
+        headers: The request's headers, with names in lower case.
         limit: bytes that a body may have.
         reserve: see `Reservation`.
     """

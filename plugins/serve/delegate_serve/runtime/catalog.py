@@ -1,4 +1,4 @@
-"""Catalog: what the protocols require of the models of a server, in this process or on a cluster."""
+"""Catalog: what the protocols require of a server's models, in this process or on a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Catalog(Protocol):
         """The language models."""
 
     def language_names(self) -> Mapping[str, str]:
-        """Return the names of language models with their adapters, and those of their programs."""
+        """Return the names of language models with their adapters, and the names of their programs."""
 
     def find(self, name: str) -> ServedModel:
         """Return a model."""

@@ -1,7 +1,7 @@
 """Connection: uvicorn's protocol with limits on slow clients, whose bodies arrive at their final place.
 
 uvicorn stops reading after each 64 KiB until the application takes them, and copies each body several times. That takes
-most of the time of a request with an image. Here the parser of HTTP gets the heads, and chunked bodies. Other bodies
+most of an image request's time. Here the HTTP parser receives the heads, and chunked bodies. Other bodies
 are received directly into the memory of their tensors.
 """
 
@@ -33,10 +33,10 @@ class Connection(asyncio.BufferedProtocol):
     """A connection that is closed if a request does not arrive in time, has too many headers, or is not read.
 
     Args:
-        application: of the server.
+        application: The server's application.
         settings: the limits.
         most: connections of the server. One more closes another that waits for its client.
-        arguments: of uvicorn.
+        arguments: The arguments that uvicorn passes.
     """
 
     def __init__(self, application: Application, settings: Settings, most: int, **arguments: Any) -> None:
@@ -77,7 +77,7 @@ class _Transport(asyncio.Transport):
     perhaps not the answer.
 
     Args:
-        transport: of the connection.
+        transport: The connection's transport.
         http: its protocol.
     """
 

@@ -1,6 +1,6 @@
 """The tensor types of the open inference protocol, and tensors as JSON.
 
-The names are those of https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md,
+The names are defined in https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md,
 and BF16 of Triton. The protocol has no complex numbers.
 """
 

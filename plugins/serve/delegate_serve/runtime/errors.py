@@ -16,7 +16,7 @@ class RequestError(Exception):
     """A request that is answered with an error.
 
     Args:
-        status: of HTTP.
+        status: The HTTP status.
         message: what is wrong, and what to do about it.
         retry_after: seconds after which the client may try again; None: the request will never succeed.
         allow: the HTTP methods of the path, if another one was used.

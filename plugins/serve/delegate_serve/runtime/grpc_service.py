@@ -74,7 +74,7 @@ METHODS = (
 
 
 class Context(Protocol):
-    """Parts of the context of a request that the methods use, as grpcio names them."""
+    """Parts of a request's context that the methods use, as grpcio names them."""
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]: ...
 
@@ -96,11 +96,11 @@ class Service:
     """The methods of the protocol.
 
     Args:
-        models: of the server.
+        models: The server's models.
         is_ready: returns True if the server takes requests.
         reserve: counts bytes of memory, see `Reservation`.
         tracing: records spans of requests.
-        regions: of shared memory; None: clients may use none.
+        regions: The regions of shared memory; None: clients may use none.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/inference_rest.md describes the paths
 and the JSON of their answers. `/v2/repository` is Triton's list of the models, which loads and unloads them. Paths that
-begin with `/v1` are those of `openai`.
+begin with `/v1` belong to `openai`.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Answer(NamedTuple):
     """An answer.
 
     Args:
-        status: of HTTP.
-        parts: of the body.
-        content_type: of the body.
+        status: The HTTP status.
+        parts: The parts of the body.
+        content_type: The body's content type.
         headers: further headers.
         stream: parts that follow, as they come.
         held: closes what the stream needs.
@@ -72,10 +72,10 @@ class Application:
     """The ASGI application of a server.
 
     Args:
-        models: of the server.
+        models: The server's models.
         settings: the limits.
-        metrics: of the server.
-        regions: of shared memory; None: clients may use none.
+        metrics: The server's metrics.
+        regions: The regions of shared memory; None: clients may use none.
     """
 
     def __init__(self, models: Catalog, settings: Settings, metrics: Metrics, regions: Regions | None = None) -> None:
@@ -286,7 +286,7 @@ class Application:
 
 
 async def _fields(body: Body, receive: Receive, default: bytes = b"") -> dict[str, Any]:
-    """Return the JSON object of a request; `default` is that of an empty body."""
+    """Return the JSON object of a request; `default` stands for an empty body."""
     try:
         data, _ = await body.read(receive)
         fields = loads(data.data or default, "the request")

@@ -93,7 +93,7 @@ class _Aborted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The context of gRPC in Ray Serve, with the methods of that of grpcio."""
+    """The context of gRPC in Ray Serve, with the methods of grpcio's context."""
 
     context: Any
 
@@ -119,7 +119,7 @@ for _name in METHODS:  # Ray Serve calls methods of the ingress by the names of 
 
 
 async def http_app(scope: Any, receive: Any, send: Any) -> None:
-    """Answer a request over HTTP by the application of the ingress of this process."""
+    """Answer a request over HTTP by the application of this process's ingress."""
     while scope["type"] == "lifespan":
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -57,7 +57,7 @@ class ModelMetrics:
     """The metrics of one model.
 
     Args:
-        name: of the model.
+        name: The model's name.
         requests: counts requests by model and status.
         seconds, runs, batches: of this model.
     """

@@ -27,16 +27,16 @@ class ServedModel:
     """A model of the protocol, wherever it runs.
 
     Args:
-        name: of the model.
+        name: The model's name.
         signature: its inputs and outputs.
-        metrics: of the model.
+        metrics: The model's metrics.
     """
 
     def __init__(self, name: str, signature: Signature, metrics: ModelMetrics) -> None:
         self.name, self.signature, self.metrics = name, signature, metrics
 
     async def run(self, request: Request) -> list[Any]:
-        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        """Return the leaves of a request's result; raise RequestError if it fails."""
         raise NotImplementedError
 
     def require_version(self, version: str) -> None:
@@ -59,13 +59,13 @@ class Model(ServedModel):
     """A method of a program file as a model of the protocol.
 
     Args:
-        name: of the model.
+        name: The model's name.
         method: the method.
         where: its file, for messages.
-        sessions: of the program, if it has states; they have no batches.
+        sessions: The program's sessions, if it has states; they have no batches.
         settings: the limits.
         pool: the threads.
-        metrics: of the server.
+        metrics: The server's metrics.
         is_bounded: see `Worker`.
 
     Raises:
@@ -96,7 +96,7 @@ class Model(ServedModel):
         return self._sessions is not None
 
     async def run(self, request: Request) -> list[Any]:
-        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        """Return the leaves of a request's result; raise RequestError if it fails."""
         if self._sessions is None:
             if request.turn is not None:
                 raise no_states(self.name)
@@ -108,7 +108,7 @@ class Model(ServedModel):
 def is_bounded(program: model.Program, method: model.Method) -> bool:
     """Return True if the sizes of the arguments bound the work of a method.
 
-    They do not bound that of loops, of sizes that depend on data, and of kernels for a user's own operators.
+    They do not bound the work of loops, of sizes that depend on data, and of kernels for a user's own operators.
     """
     calls = list(walk(method.instructions))
     if depends_on_data(method) or not all(isinstance(call, KernelCall | DelegateCall) for call in calls):

@@ -37,8 +37,8 @@ class Models:
 
     Args:
         files: the name of each program, and its file.
-        metrics: of the server.
-        settings: of the server; None: the defaults.
+        metrics: The server's metrics.
+        settings: The server's settings; None: the defaults.
 
     Raises:
         ConfigError: a file cannot be served, or two models have one name.
@@ -70,7 +70,7 @@ class Models:
         return {name: p.last.language for name, p in self._programs.items() if p.last.language is not None}
 
     def language_names(self) -> dict[str, str]:
-        """Return the names of language models, alone and with each of their adapters, and those of their programs."""
+        """Return the names of language models, alone and with each of their adapters, and their programs' names."""
         return {name: program for program, language in self.languages.items() for name in language.adapters}
 
     def find(self, name: str) -> Model:
@@ -264,7 +264,7 @@ class Models:
         self._owners |= dict.fromkeys(opened.models, program)
 
     def _controlled(self, name: str) -> Program:
-        """Return a program by its own name or that of a model, if clients may change it."""
+        """Return a program by its own name or a model's name, if clients may change it."""
         if not self._settings.control:
             raise RequestError(403, "clients may not load and unload models: start the server with --control")
         program = self._programs.get(name) or self._owners.get(name)
@@ -300,8 +300,8 @@ class _Use:
     """The use of a model by a request: a class, since a generator takes as long as the rest of a small request's way.
 
     Args:
-        models: of the server.
-        name: of the model.
+        models: The server's models.
+        name: The model's name.
     """
 
     __slots__ = ("_models", "_name", "_opened")

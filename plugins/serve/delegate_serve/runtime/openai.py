@@ -72,7 +72,7 @@ class Completion:
         name: the name of the model, perhaps with an adapter.
         adapter: changes the model for this request.
         tokens: the prompt.
-        count: the maximum number of tokens of the answer.
+        count: the maximum number of tokens in the answer.
         sampler: chooses the tokens.
         stops: words that end the answer.
         is_chat: the request is a chat.
@@ -118,10 +118,10 @@ class LanguageModel:
     """A language model of a server.
 
     Args:
-        name: of the program.
+        name: The program's name.
         program: with the methods of `delegate llm export`.
         settings: the limits; as many conversations run at once as there may be sessions.
-        metrics: of the server.
+        metrics: The server's metrics.
         adapters: the folders of LoRA adapters by name.
 
     Attributes:
@@ -408,7 +408,7 @@ class _Form:
         return self._chunk({"delta": {"role": "assistant", "content": ""}}, None) if self._request.is_chat else b""
 
     def part(self, part: str | _End) -> bytes:
-        """Return the events of a part of the text, or of its end."""
+        """Return the events for a part of the text, or for its end."""
         text = part if isinstance(part, str) else ""
         content: dict[str, Any] = {"text": text}
         if self._request.is_chat:
@@ -453,7 +453,7 @@ def _message(message: Any) -> tuple[str, str]:
 
 
 def _is_neutral(value: Any, neutral: Sequence[Any]) -> bool:
-    """Return true if a value is one of these; Python's 0 and False are equal, those of JSON are not."""
+    """Return true if a value is one of these; Python's 0 and False are equal, JSON's are not."""
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
 
 

@@ -55,7 +55,7 @@ class Pool:
         thread.start()
 
     def submit(self, priority: int, call: Callable[[], object]) -> None:
-        """Run a call in a thread, after those of a higher priority. The thread ends with the call if that returns True.
+        """Run a call in a thread, after calls of a higher priority. The thread ends with the call if that returns True.
 
         A thread of the pool that submits one runs the next call itself, when it has ended its own: that wakes no other.
         """
@@ -69,7 +69,7 @@ class Pool:
 
     @property
     def requests(self) -> int:
-        """The number of requests of all models that are received, wait or run now."""
+        """The number of all models' requests that are received, wait or run now."""
         return self._counted.requests
 
     @property

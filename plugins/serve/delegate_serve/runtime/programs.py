@@ -68,10 +68,10 @@ class Program:
     """A program file of a server. Its state is changed on the event loop alone.
 
     Args:
-        name: of the program.
+        name: The program's name.
         file: its file and settings.
         pool: the threads.
-        metrics: of the server.
+        metrics: The server's metrics.
 
     Raises:
         ConfigError: the program cannot be served.
@@ -134,5 +134,5 @@ class Program:
 
 
 def _arenas(program: LoadedProgram) -> int:
-    """Return the bytes of the arenas of all methods; those that are planned per shape are not known."""
+    """Return the bytes of all methods' arenas; those that are planned per shape are not known."""
     return sum(max(size, 0) for method in program.program.methods for size in method.arenas)

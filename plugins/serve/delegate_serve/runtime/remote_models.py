@@ -31,8 +31,8 @@ class Handle:
     """The way to the replicas of a model.
 
     Args:
-        handle: of Ray Serve.
-        name: of the model, for messages.
+        handle: A handle of Ray Serve.
+        name: The model's name, for messages.
         file: the name of its program.
         timeout: seconds for an answer.
     """
@@ -41,7 +41,7 @@ class Handle:
         self._handle, self._name, self._file, self._timeout = handle, name, file, timeout
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Return the result of a method of a replica; if the replica dies, of another one."""
+        """Return the result of a replica's method; if the replica dies, of another one."""
 
         async def run() -> Any:
             return await self._in_time(getattr(self._handle, method).remote(self._file, *args))
@@ -92,7 +92,7 @@ class RemoteModel(ServedModel):
     Args:
         handle: the way to the replicas.
         name, signature: of the model.
-        metrics: of the ingress.
+        metrics: The ingress's metrics.
     """
 
     def __init__(self, handle: Handle, name: str, signature: Signature, metrics: Metrics) -> None:
@@ -100,7 +100,7 @@ class RemoteModel(ServedModel):
         self._handle, self._counted = handle, Counted()
 
     async def run(self, request: Request) -> list[Any]:
-        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        """Return the leaves of a request's result; raise RequestError if it fails."""
         if request.turn is not None:
             raise no_states(self.name)
         with self._counted:
@@ -112,8 +112,8 @@ class RemoteLanguage:
 
     Args:
         handle: the way to the replicas.
-        name: of the program.
-        metrics: of the ingress.
+        name: The program's name.
+        metrics: The ingress's metrics.
     """
 
     def __init__(self, handle: Handle, name: str, metrics: Metrics) -> None:

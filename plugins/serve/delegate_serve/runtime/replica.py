@@ -28,9 +28,9 @@ class Description:
     """A model of a program file, as a node describes it.
 
     Args:
-        name: of the model.
+        name: The model's name.
         file: the name of its program.
-        signature: of its method; None for a language model.
+        signature: The signature of its method; None for a language model.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Replica:
 
     Args:
         files: the programs of a group by name. A program without others is loaded now.
-        telemetry: for spans of calls.
+        telemetry: Telemetry for the spans of calls.
     """
 
     def __init__(self, files: Mapping[str, ModelFile], telemetry: Telemetry | None) -> None:
@@ -77,7 +77,7 @@ class Replica:
         return self._only
 
     async def run(self, file: str, model: str, request: Request, trace: Trace) -> list[Any]:
-        """Return the leaves of the result of a request; raise RequestError if it fails."""
+        """Return the leaves of a request's result; raise RequestError if it fails."""
         if self._tracing is None:
             return await self._run(file, model, request)
         with self._tracing.client(trace), self._tracing.request(model):
@@ -119,7 +119,7 @@ def describe(version: str, files: Mapping[str, ModelFile]) -> list[Description]:
     """Open program files on this node, and return their models.
 
     Args:
-        version: of the driver.
+        version: The driver's version.
         files: the programs by name.
 
     Raises:

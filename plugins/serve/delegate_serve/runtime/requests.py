@@ -34,7 +34,7 @@ class Requested(NamedTuple):
     Args:
         tensor: the output.
         is_binary: it is requested as binary data.
-        place: in shared memory, if it is requested there.
+        place: The place in shared memory, if the output is requested there.
     """
 
     tensor: Tensor
@@ -47,11 +47,11 @@ class Request:
     """A checked inference request.
 
     Args:
-        id: of the client, returned with the response; may be empty.
+        id: The client's id, returned with the response; may be empty.
         leaves: the leaves of the arguments.
         outputs: the requested outputs.
         timeout: seconds that the client waits; None: the limit of the server.
-        priority: smaller numbers run first; None: that of the model.
+        priority: smaller numbers run first; None: the model's priority.
         turn: its place in a session, if it has one.
     """
 
@@ -69,9 +69,9 @@ def decode(body: Array, json_size: int, signature: Signature, regions: Regions, 
     Args:
         body: the bytes: JSON, and then binary data. Tensors are views of it, if they are aligned.
         json_size: bytes of JSON.
-        signature: of the method.
-        regions: of shared memory.
-        reservation: of the memory of the request.
+        signature: The method's signature.
+        regions: The regions of shared memory.
+        reservation: The reservation of the request's memory.
 
     Raises:
         RequestError: the request is invalid, or does not fit the method.
@@ -99,13 +99,13 @@ def check(
 def encode(
     request: Request, results: Sequence[Any], model: str, version: str, regions: Regions
 ) -> tuple[list[bytes | memoryview], int | None]:
-    """Return the parts of the body of a response, and the size of its JSON if binary data follows.
+    """Return the parts of a response's body, and the size of its JSON if binary data follows.
 
     Args:
         request: the request.
         results: the leaves of the result.
         model, version: the model.
-        regions: of shared memory.
+        regions: The regions of shared memory.
 
     Raises:
         RequestError: an output has no form in JSON, or does not fit its place in shared memory.

@@ -149,7 +149,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Shut down at SIGINT and SIGTERM, which do not end the process: a clean end is no failure."""
+        """Shut down at SIGINT and SIGTERM, which do not end the process: a clean end is not a failure."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -51,7 +51,7 @@ class Sessions:
 
     Args:
         program: a program with states.
-        name: of the program, for messages.
+        name: The program's name, for messages.
         settings: the limits.
     """
 
@@ -98,7 +98,7 @@ class Sessions:
         return session
 
     def _start(self, name: int | str) -> _Session:
-        """Return a new session, in place of one of that name or of one that nobody has used for long."""
+        """Return a new session, in place of one with that name or one that nobody has used for long."""
         if name in self._sessions:
             self._end(name, self._sessions[name])
         limit = monotonic() - self._settings.session_timeout

@@ -17,22 +17,22 @@ BODIES_IN_MEMORY = 16  # of the largest size, for all requests together
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a server, or of one of its models.
+    """The settings of a server or of one model.
 
     Args:
         batch: rows that one call of a method may have, over all requests of the call; 1: no batching.
         batch_delay: seconds that a request waits for others of its batch.
         queue: requests of a model that may wait; one more gets the status 429.
         timeout: seconds for a request to arrive, and then for its answer.
-        max_body: bytes of the body of a request.
+        max_body: bytes of a request's body.
         sessions: conversations with a program that has states.
         session_timeout: seconds after which a session without requests may end for another.
-        priority: of requests of a model that have none; smaller numbers run first.
-        threads: of the server: calls of all models that run at once; 0: the number of cores.
-        memory: of the server: bytes of all models that are loaded at once; None: no limit.
+        priority: The priority of a model's requests that have none; smaller numbers run first.
+        threads: The calls of all models that run at once; 0: the number of cores.
+        memory: The bytes of all models that are loaded at once; None: no limit.
         model_memory: bytes of one program; None: no limit.
-        control: of the server: clients may load and unload models.
-        shared_memory: of the server: the first letters of the names of shared memory that clients may use; None: they
+        control: Whether clients may load and unload models.
+        shared_memory: The first letters of the shared memory's names that clients may use; None: they
             may use none.
     """
 
@@ -98,8 +98,8 @@ class ModelFile:
     """A program file of a server.
 
     Args:
-        path: of the file.
-        settings: of its models.
+        path: Where the file is.
+        settings: The settings of its models.
         methods: the methods that are served; empty: all.
         load: the other arguments of `delegate.load`.
         adapters: the folders of LoRA adapters by name, of a language model.

@@ -88,7 +88,7 @@ class Regions:
         """Open a region.
 
         Args:
-            name: of the region.
+            name: The region's name.
             fields: key, offset and byte_size of the protocol.
 
         Raises:
@@ -107,7 +107,7 @@ class Regions:
             self._regions[name] = _Region(key, offset, size, _open(key, offset + size))
 
     def unregister(self, name: str) -> None:
-        """Close a region, or all if the name is empty. A region that does not exist is no error, as in Triton."""
+        """Close a region, or all if the name is empty. A region that does not exist is not an error, as in Triton."""
         self._require_enabled()
         with self._lock:
             for each in [name] if name else [*self._regions]:
@@ -125,7 +125,7 @@ class Regions:
         """Return a copy of the bytes at a place.
 
         Args:
-            place: in a region.
+            place: A place in a region.
             reservation: counts the bytes.
             where: the tensor, for messages.
 

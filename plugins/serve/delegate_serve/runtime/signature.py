@@ -19,7 +19,7 @@ class Tensor:
     """An input or an output.
 
     Args:
-        name: of the input in the program, or the path of the output in the result.
+        name: The input's name in the program, or the path of the output in the result.
         leaf: its position among the leaves of the arguments or of the result.
         dtype: the type of its elements.
         shape: its sizes; -1 if a size is known only in a call.
@@ -43,7 +43,7 @@ class Signature:
 
     Args:
         inputs, outputs: by name, in the order of the program.
-        literals: the leaves of the arguments; those that are no literals are None.
+        literals: the leaves of the arguments; those that are not literals are None.
     """
 
     inputs: dict[str, Tensor]
@@ -55,7 +55,7 @@ def signature_of(method: model.Method, where: str) -> Signature:
     """Return the signature of a method.
 
     Args:
-        method: of a program.
+        method: A program's method.
         where: the file, for messages.
 
     Raises:

@@ -34,13 +34,13 @@ class Worker:
     than the rest of a small request.
 
     Args:
-        name: of the model, for messages.
+        name: The model's name, for messages.
         run: runs the method on leaves of arguments.
         check: returns checked leaves, or raises InputError.
         batching: how requests are joined; None: each has a call of its own.
         pool: the threads.
         settings: the limits.
-        metrics: of the server.
+        metrics: The server's metrics.
         is_bounded: the sizes of the arguments bound the work of a call, so that it may run on the event loop.
     """
 
@@ -84,7 +84,7 @@ class Worker:
         Args:
             arguments: the leaves of the arguments.
             timeout: seconds that the client waits, at most the limit of the settings; None: that limit.
-            priority: smaller numbers run first; None: that of the model.
+            priority: smaller numbers run first; None: the model's priority.
             run: runs the method in a session; None: without one.
 
         Raises:

@@ -1,6 +1,6 @@
 """The ATen operators that the backend converts correctly: one row per operator, each confirmed by a test.
 
-Most conversions are those of TVM's importer for torch (`tvm.relax.frontend.torch`, 0.27). It ignores arguments that it
+Most conversions come from TVM's importer for torch (`tvm.relax.frontend.torch`, 0.27). It ignores arguments that it
 does not support, so the check of a row must reject them. Operators with other faults have no row, or their own
 conversion in `conversions.py`.
 """
@@ -44,7 +44,7 @@ def _unscaled(node: Node) -> Verdict:
 
 
 def _own_divisor(node: Node) -> Verdict:
-    """There is no divisor_override."""
+    """The operator has no divisor_override."""
     divisor = arguments(node)["divisor_override"]
     return YES if divisor is None else no(Reason.ATTRIBUTE, f"divisor_override={divisor}")
 

@@ -18,7 +18,7 @@ _BFLOAT16 = "bfloat16"
 
 
 def dtype_of(precision: str) -> torch.dtype:
-    """Return the dtype with the digits of a precision; TF32 has those of float16."""
+    """Return the dtype with the digits of a precision; TF32 has as many as float16."""
     return torch.float16 if precision == TF32 else getattr(torch, precision)
 
 

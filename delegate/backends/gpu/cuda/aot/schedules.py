@@ -6,7 +6,7 @@ Databases of tuning contain its name, so another rule must get another name.
 For the host's CPU, outer loops run over its threads, inner ones over its vectors, and sums are in registers. No sum
 changes the order of its terms, so results are equal to the last bit.
 
-For tensor cores, the rule is that of dlight's MatmulTensorization (tvm.s_tir.dlight.gpu.matmul, 0.27), for bfloat16
+For tensor cores, the rule is dlight's MatmulTensorization (tvm.s_tir.dlight.gpu.matmul, 0.27), for bfloat16
 too, and with a choice of tiles. Convolutions without groups are products of this form: their data is gathered on the
 way to shared memory.
 """
@@ -187,7 +187,7 @@ class TensorCores:
         return schedule
 
     def _block(self, names: Intrinsics) -> tuple[int, int, int]:
-        """Return the rows and columns of a block of threads, and the number of terms between two loads."""
+        """Return the rows and columns of a thread block, and the number of terms between two loads."""
         side = TILE * 2 * self.warps
         return side, side, names.summed * self.depth
 
@@ -245,7 +245,7 @@ class TensorCores:
         schedule.vectorize(vector)
 
     def _fits(self, block: Any) -> bool:
-        """Return true if a block is a product of numbers of these dtypes that is summed up in float32."""
+        """Return true if a block is a product of numbers in these dtypes that is summed up in float32."""
         if len(block.reads) != 2 or get_index_map(block) is None:
             return False
         left, right = (str(region.source.dtype) for region in block.reads)

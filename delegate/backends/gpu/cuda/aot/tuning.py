@@ -53,7 +53,7 @@ class Database:
         path: path of the file.
 
     Raises:
-        LoweringError: the file cannot be read, or a line of it is no record.
+        LoweringError: the file cannot be read, or a line of it is not a record.
     """
 
     def __init__(self, path: Path) -> None:

@@ -92,7 +92,7 @@ def runtime(device: int) -> Any:
         device: CPU or CUDA.
 
     Raises:
-        BackendUnavailable: a library is absent, e.g. NVIDIA's driver, or there is no GPU.
+        BackendUnavailable: a library is absent, e.g. NVIDIA's driver, or the machine has no GPU.
     """
     version()
     home = util.find_spec("tvm")

@@ -131,7 +131,7 @@ def _has_float16(region: Region) -> bool:
 
 
 def _loses(node: Node) -> bool:
-    """Return true for arithmetic on floats: WebGPU's shaders may assume that there is no NaN and no infinity.
+    """Return true for arithmetic on floats: WebGPU's shaders may assume that NaN and infinity do not occur.
 
     https://www.w3.org/TR/WGSL/#floating-point-evaluation
     """

@@ -112,7 +112,7 @@ def log1p_series(x: Any, last: int) -> Any:
 def erfc(x: Any) -> Any:
     """Return erfc by a polynomial whose relative error is below 1.2e-7 (Numerical Recipes in C, 6.2).
 
-    exp(-x^2) is in two parts: the square of a multiple of 1/16 is exact, and what is left is small.
+    exp(-x^2) is in two parts: a multiple of 1/16 has an exact square, and what is left is small.
     """
     op = ops()
     size = op.Min(op.Abs(x), scalar(_ERFC_END, x))

@@ -61,7 +61,7 @@ def shape_of(indices: Indices) -> list[int]:
 
 
 def order_of(indices: Indices, rank: int) -> list[int]:
-    """Return torch's order of dimensions; the results of ONNX's ND operators start with those of the indices."""
+    """Return torch's order of dimensions; the results of ONNX's ND operators start with the indices' dimensions."""
     (chosen, others), own = split(indices, rank), len(shape_of(indices))
     if chosen != list(range(chosen[0], chosen[-1] + 1)):
         return list(range(own + len(others)))

@@ -56,7 +56,7 @@ def roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
 
 
 def squeezed(x: Any, dim: Sequence[int]) -> Any:
-    """Return the tensor without those of the listed dimensions that have size 1."""
+    """Return the tensor without the listed dimensions of size 1."""
     op = ops()
     gone = [d for d in dim if x.shape[d] == 1]
     return op.Squeeze(x, ints(gone)) if gone else op.Identity(x)
@@ -68,7 +68,7 @@ def full_like(x: Any, value: float, **_: Any) -> Any:
 
 
 def _same_dtype(node: Node) -> Verdict:
-    """The dtype is that of the other tensor."""
+    """The result has the dtype of the other tensor."""
     dtype = tensor(node).dtype
     return YES if tensor(node.all_input_nodes[0]).dtype is dtype else no(Reason.DTYPE, f"created as {dtype}")
 

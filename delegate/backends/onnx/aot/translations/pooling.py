@@ -41,7 +41,7 @@ def _known_windows(node: Node) -> Verdict:
 
 
 def _dense(node: Node) -> Verdict:
-    """With ceil_mode, there is no dilation."""
+    """With ceil_mode, the operator has no dilation."""
     args = arguments(node)
     if not args["ceil_mode"] or all(d == 1 for d in args["dilation"]):
         return YES

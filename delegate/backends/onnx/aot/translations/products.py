@@ -79,7 +79,7 @@ def _padded_within_a_step(node: Node) -> Verdict:
 def _attention_check(node: Node) -> Verdict:
     """The operands are floating point, without dropout.
 
-    With enable_gqa, the heads of key and value divide those of the query.
+    With enable_gqa, the number of key and value heads divides the number of query heads.
     """
     attributes = arguments(node)
     if attributes.get("dropout_p"):

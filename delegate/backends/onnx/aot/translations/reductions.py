@@ -129,7 +129,7 @@ def _place(find: str, x: Any, dim: int | None, keepdim: bool) -> Any:
 
 
 def norm(x: Any, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Any:
-    """Return the root of the sum of powers of the absolute values."""
+    """Return the root of the summed powers of the absolute values."""
     op = ops()
     axes, keep = ints(dim or range(len(x.shape))), {"keepdims": int(keepdim)}
     if ord == 2:
@@ -150,7 +150,7 @@ def distance(x: Any, y: Any, p: float = 2) -> Any:
 
 
 def distances(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
-    """Return the norms of the differences of all pairs of rows."""
+    """Return the norms of the differences between all pairs of rows."""
     op = ops()
     between = op.Sub(op.Unsqueeze(x, ints([-2])), op.Unsqueeze(y, ints([-3])))
     return norm(shaped(between, [*x.shape[:-1], y.shape[-2], x.shape[-1]], x.dtype), p, [-1])

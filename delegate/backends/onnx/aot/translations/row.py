@@ -30,7 +30,7 @@ class Translation:
     Args:
         onnx: names from the providers' tables, e.g. "Pad", "Pad(edge)".
         also: further dtypes of its tensors, which these ONNX operators need not support, such as a mask's.
-        between: ONNX operators on intermediate values; their dtypes do not limit those of its own tensors.
+        between: ONNX operators on intermediate values; their dtypes do not limit the dtypes of its own tensors.
         translate: function that adds the ONNX nodes, in place of the exporter's own.
     """
 
@@ -162,7 +162,7 @@ def operand(argument: Any, like: Any) -> Any:
 
 
 def typed(result: Any, like: Any) -> Any:
-    """Set the dtype of a new value to that of another one, because the exporter infers dtypes only later."""
+    """Give a new value the dtype of another one, because the exporter infers dtypes only later."""
     result.dtype = like.dtype
     return result
 
@@ -212,7 +212,7 @@ def weighted(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], lik
     """Return the product of constant weights (new size, old size) with one dimension; the others stay.
 
     Args:
-        shape: of x, whose sizes behind the first are known.
+        shape: The shape of x, whose sizes behind the first are known.
         like: a value of the dtype.
     """
     op, rank = ops(), len(shape)

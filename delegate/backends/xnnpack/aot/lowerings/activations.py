@@ -10,12 +10,12 @@ from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
-from delegate.backends.lowering import every, no_nan, with_dimensions
+from delegate.backends.lowering import every, first_result_only, no_nan, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg, constant, floats
 from delegate.backends.xnnpack.aot.operand import SIGMOID, Operand, shape_of
-from delegate.edge.node import arguments, results_used, tensor
+from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _LINEAR, _OVERFLOW = 15, 88  # from 15 on, softplus(x) equals x in float32; beyond 88, torch's formula overflows
@@ -91,7 +91,6 @@ def leaky_relu(builder: RegionBuilder, node: Node) -> None:
 
 
 @TABLE.lowers("aten.prelu.default", check=every(floats, with_dimensions, constant((1, "weight"))), keep=True)
-@TABLE.lowers("aten._prelu_kernel.default", check=every(floats, with_dimensions, constant((1, "weight"))))
 def prelu(builder: RegionBuilder, node: Node) -> None:
     """Lower to PRELU with one slope per channel, or one slope for all."""
     x = builder.operand(node.args[0])
@@ -110,21 +109,6 @@ def _factors(node: Node) -> Verdict:
     if abs(alpha * scale) <= _LARGEST and abs(scale) <= _LARGEST and 0 <= input_scale <= _LARGEST:
         return YES
     return no(Reason.ATTRIBUTE, f"alpha={alpha}, scale={scale}, input_scale={input_scale}")
-
-
-def _alpha(node: Node) -> Verdict:
-    """The number alpha and its reciprocal are positive normal numbers."""
-    alpha = arg(node, 1, 1)
-    if alpha > 0 and _is_normal(alpha) and _is_normal(1 / alpha):
-        return YES
-    return no(Reason.ATTRIBUTE, f"alpha={alpha}")
-
-
-@TABLE.lowers("aten.celu.default", check=every(floats, _alpha), keep=True)
-def celu(builder: RegionBuilder, node: Node) -> None:
-    """Lower to an ELU whose slope at 0 is 1 for every alpha."""
-    alpha = float(arg(node, 1, 1))
-    builder.set(node, _elu(builder, builder.operand(node.args[0]), alpha, 1.0, 1 / alpha))
 
 
 @TABLE.lowers("aten.elu.default", check=every(floats, _factors))
@@ -264,17 +248,10 @@ def log_sigmoid(builder: RegionBuilder, node: Node) -> None:
 # -- batch normalisation -----------------------------------------------------------------------------------------------
 
 
-def _first_only(node: Node) -> Verdict:
-    """Only the normalised tensor is used."""
-    if results_used(node) - {0}:
-        return no(Reason.ATTRIBUTE, "not only the normalised tensor is used")
-    return YES
-
-
 @TABLE.lowers(
     "aten._native_batch_norm_legit_no_training.default",
     check=every(
-        floats, constant((1, "weight"), (2, "bias"), (3, "running mean"), (4, "running variance")), _first_only
+        floats, constant((1, "weight"), (2, "bias"), (3, "running mean"), (4, "running variance")), first_result_only
     ),
 )
 def batch_norm(builder: RegionBuilder, node: Node) -> None:

@@ -213,7 +213,7 @@ def _refuse_unforced(node: Node, value: Array) -> None:
 
 
 def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ...], transposed: bool) -> Operand:
-    """Emit a @ b, or a @ b.mT if `transposed`, of operands of the same rank.
+    """Emit a @ b, or a @ b.mT if `transposed`, with operands of the same rank.
 
     b is passed by rows or by columns, as it is stored.
     """

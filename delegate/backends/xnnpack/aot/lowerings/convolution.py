@@ -16,6 +16,7 @@ from delegate.backends.lowering import every
 from delegate.backends.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, NWC, Size
+from delegate.backends.xnnpack.aot.lowerings import indexing
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, constant, floats, ranks
 from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
@@ -46,12 +47,8 @@ def from_2d(builder: RegionBuilder, y: Operand, rank: int) -> Operand:
 
 def pad_zeros(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
     """Pad the spatial dimensions of a value in NHWC with zeros. XNNPACK folds this into a following convolution."""
-    (top, bottom), (left, right) = [(max(0, before), max(0, after)) for before, after in pairs]
-    if not top + bottom + left + right:
-        return x
-    n, c, h, w = x.shape
-    paddings = builder.numbers([[0, 0], [top, bottom], [left, right], [0, 0]])
-    return builder.emit("PAD", [x, paddings], (n, c, h + top + bottom, w + left + right), NHWC, "PadOptions")
+    widths = {d: (max(0, before), max(0, after)) for d, (before, after) in enumerate(pairs, start=2)}
+    return indexing.pad_zeros(builder, x, widths)
 
 
 def crop(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch.fx import Node
 
 from delegate.backends.aot import RegionRefused
@@ -17,7 +18,7 @@ from delegate.backends.xnnpack.aot.lowerings.table import (
     TABLE,
     arg,
     floats,
-    floats_or_truths,
+    floats_beside,
     propagate_nan,
     propagate_nan_of_log,
     propagate_nan_of_operand,
@@ -25,7 +26,7 @@ from delegate.backends.xnnpack.aot.lowerings.table import (
     without_large_angles,
 )
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
-from delegate.edge.node import arguments, op_name
+from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
 UNARY = {
@@ -50,10 +51,6 @@ BINARY = {
     "aten.div.Scalar": "DIV",
     "aten.maximum.default": "MAXIMUM",
     "aten.minimum.default": "MINIMUM",
-    "aten.clamp_min.default": "MAXIMUM",
-    "aten.clamp_max.default": "MINIMUM",
-    "aten.clamp_min.Tensor": "MAXIMUM",
-    "aten.clamp_max.Tensor": "MINIMUM",
 }
 
 
@@ -146,73 +143,13 @@ def lower_jump(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.trunc.default", check=every(floats, whole_precision))
 def lower_trunc(builder: RegionBuilder, node: Node) -> None:
-    """Lower to rounding towards zero."""
-    builder.set(node, truncate(builder, builder.operand(node.args[0])))
-
-
-def truncate(builder: RegionBuilder, x: Operand) -> Operand:
-    """Emit the floor of positive elements, and the ceil of negative ones."""
+    """Lower to the floor of positive elements, and the ceil of negative ones."""
+    x = builder.operand(node.args[0])
     above = unary(builder, "FLOOR", unary(builder, "RELU", x))
-    return binary(builder, "ADD", above, unary(builder, "CEIL", binary(builder, "MINIMUM", x, 0.0)))
+    builder.set(node, binary(builder, "ADD", above, unary(builder, "CEIL", binary(builder, "MINIMUM", x, 0.0))))
 
 
-_MAX_POWER_OF_TWO = 2.0**24
-
-
-def _is_power_of_two(value: Any) -> bool:
-    return isinstance(value, int | float) and 1 <= value <= _MAX_POWER_OF_TWO and math.frexp(value)[0] == 0.5
-
-
-def _rounds_exactly(node: Node) -> Verdict:
-    """The rounding mode is none, "trunc", or "floor" and the divisor a power of two from 1 to 2^24."""
-    mode = arguments(node)["rounding_mode"]
-    if mode in (None, "trunc") or _is_power_of_two(node.args[1]):
-        return YES
-    return no(
-        Reason.INACCURATE,
-        f"rounding mode {mode}: torch corrects the quotient by the remainder, so results may differ by 1",
-    )
-
-
-def _divides_exactly(node: Node) -> Verdict:
-    """The divisor is a power of two from 1 to 2^24."""
-    if _is_power_of_two(node.args[1]):
-        return YES
-    return no(Reason.INACCURATE, f"a remainder of a division by {node.args[1]}: XNNPACK rounds the quotient")
-
-
-_ROUNDED = ("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-
-
-@TABLE.lowers(*_ROUNDED, check=every(floats, _numbers, _rounds_exactly, whole_precision))
-def lower_rounded_quotient(builder: RegionBuilder, node: Node) -> None:
-    """Lower to a quotient, rounded as `rounding_mode` requires. Rounded down, torch's quotient of infinity is NaN."""
-    if arguments(node)["rounding_mode"] == "floor":
-        steps, rest = _floor_and_rest(builder, node)
-        builder.set(node, propagate_nan(builder, steps, rest))
-        return
-    y = broadcasting(builder, node, "DIV", node.args[:2])
-    builder.set(node, y if arguments(node)["rounding_mode"] is None else truncate(builder, y))
-
-
-def _floor_and_rest(builder: RegionBuilder, node: Node) -> tuple[Operand, Operand]:
-    """Emit the quotient and the remainder by a power of two, exact to the last bit.
-
-    The dividend is rounded down first, so no quotient underflows. The remainder of an infinity is NaN.
-    """
-    x, y = builder.operand(node.args[0]), float(cast(float, node.args[1]))
-    steps = unary(builder, "FLOOR", binary(builder, "MUL", unary(builder, "FLOOR", x), 1 / y))
-    rest = binary(builder, "SUB", x, binary(builder, "MUL", steps, y))
-    return steps, rest
-
-
-@TABLE.lowers("aten.remainder.Scalar", check=every(floats, _numbers, _divides_exactly, whole_precision))
-def lower_remainder(builder: RegionBuilder, node: Node) -> None:
-    """Lower to the remainder of a floor division."""
-    builder.set(node, _floor_and_rest(builder, node)[1])
-
-
-@TABLE.lowers("aten.mul.Tensor", check=every(floats_or_truths, _numbers))
+@TABLE.lowers("aten.mul.Tensor", check=every(floats_beside(torch.bool), _numbers))
 def lower_product(builder: RegionBuilder, node: Node) -> None:
     """Lower to a MUL; a mask of truth values holds 0 and 1."""
     builder.set(node, broadcasting(builder, node, "MUL", node.args[:2]))
@@ -223,17 +160,13 @@ def lower_product(builder: RegionBuilder, node: Node) -> None:
     "aten.add.Scalar",
     "aten.sub.Tensor",
     "aten.sub.Scalar",
-    "aten.rsub.Scalar",
-    "aten.rsub.Tensor",
     check=simple,
 )
 def lower_sum(builder: RegionBuilder, node: Node) -> None:
-    """Lower to x + alpha * y, x - alpha * y, or y - alpha * x."""
+    """Lower to x + alpha * y or x - alpha * y."""
     name = op_name(node)
     x, y = node.args[:2]
     alpha = arg(node, 2, node.kwargs.get("alpha", 1))
-    if "rsub" in name:
-        x, y = y, x
     code = "ADD" if "add" in name else "SUB"
     if alpha == 1:
         builder.set(node, broadcasting(builder, node, code, (x, y)))

@@ -80,7 +80,7 @@ def pad_zeros(builder: RegionBuilder, x: Operand, widths: dict[int, tuple[int, i
 
 
 def _span(size: Size, out: Size, start: Any) -> Span | None:
-    """Return start and end of a slice of step 1 for XNNPACK; None if they are not known ahead of time."""
+    """Return start and end of a slice with step 1 for XNNPACK; None if they are not known ahead of time."""
     if type(start) is not int:
         return None
     if type(size) is int:
@@ -170,7 +170,7 @@ def _splittable(node: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten.split_with_sizes.default", "aten.split.Tensor", check=every(floats, _splittable))
+@TABLE.lowers("aten.split_with_sizes.default", check=every(floats, _splittable))
 def lower_split(builder: RegionBuilder, node: Node) -> None:
     """Lower to one SPLIT into 2 to 4 equal parts, else to slices."""
     x = builder.operand(source(node))

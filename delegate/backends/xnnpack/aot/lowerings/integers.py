@@ -214,7 +214,7 @@ def _rows() -> list[Row]:
     op = QuantizedOperator
     moving = (
         *RESHAPES, *SQUEEZES, *ALIASES, "aten.permute.default", "aten.transpose.int", "aten.t.default",
-        "aten.slice.Tensor", "aten.select.int", "aten.expand.default", "aten.repeat.default",
+        "aten.slice.Tensor", "aten.select.int", "aten.index.Tensor", "aten.expand.default", "aten.repeat.default",
         "aten.max_pool2d_with_indices.default", "aten.amax.default", "aten.amin.default",
         "aten.split.Tensor", "aten.split_with_sizes.default", "getitem",
         "aten.pixel_shuffle.default", "aten.pixel_unshuffle.default", "aten.cat.default",

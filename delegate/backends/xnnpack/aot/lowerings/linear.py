@@ -17,7 +17,7 @@ from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, broadcas
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, floats
 from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
-from delegate.edge.node import op_name, tensor
+from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 
@@ -74,7 +74,7 @@ def _is_transposed(x: Operand) -> bool:
 
 
 def _order(batch: Order, own: int, rank: int, transposed: bool) -> Order:
-    """Return the order of a factor of rank `own`: batch dimensions as in `batch`, then its matrix."""
+    """Return the order for a factor of rank `own`: batch dimensions as in `batch`, then its matrix."""
     leading = tuple(d - (rank - own) for d in batch if d >= rank - own)
     return (*leading, own - 1, own - 2) if transposed else (*leading, own - 2, own - 1)
 
@@ -127,13 +127,13 @@ def matmul(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, matrix_product(builder, a, b, shape_of(node)))
 
 
-@TABLE.lowers("aten.addmm.default", "aten.baddbmm.default", check=floats)
+@TABLE.lowers("aten.addmm.default", check=floats)
 def addmm(builder: RegionBuilder, node: Node) -> None:
     """Lower to beta * c + alpha * (a @ b)."""
     c, a, b = cast("tuple[Node, Node, Node]", node.args[:3])
     beta, alpha = (float(cast(Any, node.kwargs.get(name, 1))) for name in ("beta", "alpha"))
     shape = shape_of(node)
-    if op_name(node) == "aten.addmm.default" and builder.is_constant(b) and builder.is_constant(c):
+    if builder.is_constant(b) and builder.is_constant(c):
         bias = np.asarray(builder.array(c) * np.float32(beta))
         if bias.ndim < 2 or bias.shape[0] == 1:
             weight = builder.array(b).T * np.float32(alpha)

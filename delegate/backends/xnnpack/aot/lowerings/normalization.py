@@ -11,14 +11,14 @@ from typing import Any, cast
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import every, first_result_only
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.aot.lowerings.reduction import adds_many, deviation, mean_square, reduce
 from delegate.backends.xnnpack.aot.lowerings.shape import repeat_each, source
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, floats, propagate_nan_along
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
-from delegate.edge.node import arguments, results_used
+from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 
 
@@ -37,19 +37,13 @@ def affine(builder: RegionBuilder, y: Operand, weight: Any, bias: Any) -> Operan
     return y
 
 
-def _first_only(node: Node) -> Verdict:
-    """Only the normalised tensor is used."""
-    more = results_used(node) - {0}
-    return no(Reason.OPERATOR, "its mean and reciprocal deviation are used, as in training") if more else YES
-
-
 def _last_dims(node: Node, shape: Sequence[Any]) -> list[int]:
     rank = len(shape)
     return list(range(rank - len(arguments(node)["normalized_shape"]), rank))
 
 
 @TABLE.lowers("aten.layer_norm.default", check=floats, keep=True)
-@TABLE.lowers("aten.native_layer_norm.default", check=every(floats, _first_only))
+@TABLE.lowers("aten.native_layer_norm.default", check=every(floats, first_result_only))
 def lower_layer_norm(builder: RegionBuilder, node: Node) -> None:
     """Lower to the deviation from the mean over its root mean square, along the last dimensions."""
     named, x = arguments(node), builder.operand(source(node))
@@ -78,7 +72,7 @@ def _groupable(node: Node) -> Verdict:
 
 
 @TABLE.lowers("aten.group_norm.default", check=every(floats, _groupable), keep=True)
-@TABLE.lowers("aten.native_group_norm.default", check=every(floats, _groupable, _first_only))
+@TABLE.lowers("aten.native_group_norm.default", check=every(floats, _groupable, first_result_only))
 def lower_group_norm(builder: RegionBuilder, node: Node) -> None:
     """Normalise along all but the first two dimensions and along the channels of a group.
 

@@ -148,8 +148,10 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
     if _never_negative(source) or (x.type is not None and x.type.zero_point == LOW):
         x = pad_zeros(builder, x, windows.pairs())
     else:
-        for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):
-            x = _repeat_edges(builder, x, dim, before, after)
+        for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):  # each such window has the edge already
+            first = [take(builder, x, dim, (0, 1), 1)] * before if before else []
+            last = [take(builder, x, dim, (-1, None), 1)] * after if after else []
+            x = concatenate(builder, [*first, x, *last], dim)
     y = pool(builder, "MAX_POOL_2D", x, windows, x.shape)
     builder.set(node, _with_nan(builder, y, x, windows) if builder.keeps_nan() else y)
 
@@ -167,33 +169,6 @@ def _never_negative(node: Node) -> bool:
         low = arg(node, 1, -1)
         return isinstance(low, int | float) and low >= 0
     return name in _NEVER_NEGATIVE
-
-
-def _repeat_edges(builder: RegionBuilder, x: Operand, dim: int, before: int, after: int) -> Operand:
-    """Pad with copies of the first and the last row. Every window that exceeds the input contains that row already."""
-    if before:
-        x = _append(builder, [_row(builder, x, dim, 0)] * before + [x], dim)
-    if after:
-        x = _append(builder, [x] + [_row(builder, x, dim, -1)] * after, dim)
-    return x
-
-
-def _row(builder: RegionBuilder, x: Operand, dim: int, position: int) -> Operand:
-    shape = tuple(1 if d == dim else s for d, s in enumerate(x.shape))
-    return builder.slice(x, {dim: (0, 1) if position == 0 else (-1, None)}, shape)
-
-
-def _append(builder: RegionBuilder, parts: list[Operand], dim: int) -> Operand:
-    """Emit a CONCATENATION, of at most 5 parts at a time."""
-    while len(parts) > 1:
-        few = parts[:5]
-        shape = tuple(sum(p.shape[d] for p in few) if d == dim else s for d, s in enumerate(few[0].shape))
-        axis = few[0].axis(dim)
-        parts = [
-            builder.emit("CONCATENATION", few, shape, few[0].order, "ConcatenationOptions", axis=axis),
-            *parts[5:],
-        ]
-    return parts[0]
 
 
 # -- average -----------------------------------------------------------------------------------------------------------
@@ -268,7 +243,7 @@ _MAX_PARTS = 32  # windows along one dimension that are computed one by one
 
 
 def _has_supported_windows(node: Node) -> Verdict:
-    """The result is of size 1, or its sizes and those of the input are known now, with few windows where uneven."""
+    """The result is of size 1, or its sizes and the input's sizes are known now, with few windows where uneven."""
     in_sizes, out_sizes = shape_of(cast(Node, node.args[0]))[2:], tensors(node)[0].shape[2:]
     if all(w == 1 for w in out_sizes):
         return YES

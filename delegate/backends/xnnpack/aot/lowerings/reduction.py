@@ -26,7 +26,6 @@ REDUCTIONS = {
     "aten.mean.dim": "MEAN",
     "aten.mean.default": "MEAN",
     "aten.sum.dim_IntList": "SUM",
-    "aten.sum.default": "SUM",
     "aten.amax.default": "REDUCE_MAX",
     "aten.amin.default": "REDUCE_MIN",
     "aten.max.default": "REDUCE_MAX",
@@ -78,7 +77,7 @@ def _reduce_at_once(builder: RegionBuilder, name: str, x: Operand, dims: Sequenc
 
 
 def reduced_dims(node: Node) -> list[int]:
-    """Return the dimensions of a reduction, none negative: those of its argument `dim`, or all."""
+    """Return the dimensions of a reduction, none negative: the dimensions in its argument `dim`, or all."""
     rank = len(shape_of(source(node)))
     dims = arguments(node).get("dim")
     requested = [dims] if isinstance(dims, int) else dims
@@ -137,7 +136,7 @@ def mean_square(builder: RegionBuilder, x: Operand, dims: Sequence[int], keepdim
 
 
 def _variance_scale(node: Node) -> float | None:
-    """Return the factor of the mean of squares: n / (n - correction)."""
+    """Return the factor on the mean of squares: n / (n - correction)."""
     shape = shape_of(source(node))
     correction = arguments(node)["correction"]
     correction = 1 if correction is None else correction
@@ -161,7 +160,7 @@ def _correctable(node: Node) -> Verdict:
     )
 
 
-_VARIANCES = ("aten.var.correction", "aten.std.correction", "aten.var_mean.correction")
+_VARIANCES = ("aten.var.correction", "aten.var_mean.correction")
 
 
 @TABLE.lowers(*_VARIANCES, check=every(floats, _correctable))
@@ -175,7 +174,6 @@ def lower_variance(builder: RegionBuilder, node: Node) -> None:
     if 0 in used:
         variance = mean_square(builder, deviation(builder, x, dims, exact=True), dims, keepdim)
         variance = variance if scale == 1 else binary(builder, "MUL", variance, scale)
-        variance = unary(builder, "SQRT", variance) if "std" in op_name(node) else variance
     mean = reduce(builder, "MEAN", x, dims, keepdim) if 1 in used else x
     builder.set(node, variance, mean)
 
@@ -183,26 +181,20 @@ def lower_variance(builder: RegionBuilder, node: Node) -> None:
 # -- norms -------------------------------------------------------------------------------------------------------------
 
 
-def _order(node: Node) -> Any:
-    named = arguments(node)
-    return named["ord"] if "ord" in named else named["p"]
-
-
 def _known_order(node: Node) -> Verdict:
     """The order is 1, 2 or infinity; the norm is computed in float32, or in the dtype of the operand."""
-    if _order(node) in (1, 2, None, math.inf):
+    order = arguments(node)["ord"]
+    if order in (1, 2, math.inf):
         return _same_dtype(node)
-    return no(Reason.ATTRIBUTE, f"a norm of order {_order(node)}; supported are 1, 2 and infinity")
+    return no(Reason.ATTRIBUTE, f"a norm of order {order}; supported are 1, 2 and infinity")
 
 
-@TABLE.lowers(
-    "aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar", check=every(floats, _known_order)
-)
+@TABLE.lowers("aten.linalg_vector_norm.default", check=every(floats, _known_order))
 def lower_norm(builder: RegionBuilder, node: Node) -> None:
-    """Lower to the root of the sum of squares, the sum of absolute values, or their maximum."""
+    """Lower to the root of the squares' sum, the sum of absolute values, or their maximum."""
     x, dims, keepdim = builder.operand(source(node)), reduced_dims(node), bool(arguments(node).get("keepdim", False))
-    order = _order(node)
-    if order in (2, None):
+    order = arguments(node)["ord"]
+    if order == 2:
         total = reduce(builder, "SUM", unary(builder, "SQUARE", x), dims, keepdim)
         builder.set(node, unary(builder, "SQRT", total))
     else:

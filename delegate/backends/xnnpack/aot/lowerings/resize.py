@@ -15,38 +15,20 @@ from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, Order
 from delegate.backends.xnnpack.aot.lowerings.gather_scatter import MAX_PIECES, evenly_repeated, gather, pieces
 from delegate.backends.xnnpack.aot.lowerings.indexing import concatenate, pad_zeros, take
-from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, relabel, repeat_each, source
-from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, floats, ranks
+from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, one_unknown, relabel, repeat_each, source
+from delegate.backends.xnnpack.aot.lowerings.table import TABLE, floats, ranks
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
-from delegate.edge.node import arguments, op_name
+from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 
 Widths = dict[int, tuple[int, int]]  # dimension -> elements before and after
 
 # -- padding -----------------------------------------------------------------------------------------------------------
 
-_MODES = {
-    "aten.reflection_pad1d.default": "reflect",
-    "aten.reflection_pad2d.default": "reflect",
-    "aten.reflection_pad3d.default": "reflect",
-    "aten.replication_pad1d.default": "replicate",
-    "aten.replication_pad2d.default": "replicate",
-    "aten.replication_pad3d.default": "replicate",
-}
-
-
-def _mode(node: Node) -> str:
-    return _MODES.get(op_name(node)) or arguments(node).get("mode", "constant")
-
-
-def _flat(node: Node) -> Sequence[Any]:
-    named = arguments(node)
-    return cast(Sequence[Any], named["pad"] if "pad" in named else named["padding"])
-
 
 def _widths(node: Node) -> Widths:
     """Return the widths of each padded dimension; torch lists them from the last dimension."""
-    flat, rank = _flat(node), len(shape_of(node))
+    flat, rank = arguments(node)["pad"], len(shape_of(node))
     widths = {rank - 1 - i: (flat[2 * i], flat[2 * i + 1]) for i in range(len(flat) // 2)}
     return {d: w for d, w in widths.items() if w != (0, 0)}
 
@@ -55,53 +37,21 @@ def _value(node: Node) -> float:
     return float(arguments(node).get("value") or 0)
 
 
-def _source_indices(mode: str, size: int, width: tuple[int, int]) -> list[int]:
-    """Return the source position of each element of a padded dimension."""
-    positions = np.arange(-width[0], size + width[1])
-    if mode == "circular":  # around the elements that negative widths do not remove
-        remaining = np.arange(size)[max(-width[0], 0) : size + min(width[1], 0)]
-        return [
-            int(p) for p in remaining[np.arange(-max(width[0], 0), len(remaining) + max(width[1], 0)) % len(remaining)]
-        ]
-    if mode == "replicate":
-        return [int(p) for p in positions.clip(0, size - 1)]
-    return [
-        int(p)
-        for p in np.where(positions < 0, -positions, np.where(positions < size, positions, 2 * size - 2 - positions))
-    ]
-
-
 def _paddable(node: Node) -> Verdict:
     """Widths are known now; other than with zeros, dimensions are of sizes known now."""
-    mode, sizes = _mode(node), shape_of(source(node))
-    if any(type(w) is not int for w in _flat(node)):
+    sizes = shape_of(source(node))
+    if any(type(w) is not int for w in arguments(node)["pad"]):
         return no(Reason.DYNAMIC_SHAPE, "the widths of the padding are known only at run time")
     dynamic = [d for d in _widths(node) if type(sizes[d]) is not int]
-    if dynamic and (mode != "constant" or _value(node) or any(min(_widths(node)[d]) < 0 for d in dynamic)):
+    if dynamic and (_value(node) or any(min(_widths(node)[d]) < 0 for d in dynamic)):
         return no(Reason.DYNAMIC_SHAPE, f"padding other than with zeros of a dimension of {sizes[dynamic[0]]} elements")
-    if mode == "constant":
-        return YES
-    if len(sizes) == MAX_RANK:
-        return no(Reason.RANK, f"{mode} padding needs one dimension more than XNNPACK's limit of {MAX_RANK}")
-    count = max((pieces(_source_indices(mode, sizes[d], w)) for d, w in _widths(node).items()), default=0)
-    if count > MAX_PIECES:
-        return no(Reason.SLOWER, f"{mode} padding of {count} slices along one dimension")
     return YES
 
 
-_PADS = ("aten.constant_pad_nd.default", *_MODES)
-
-
-@TABLE.lowers("aten.pad.default", check=every(floats, _paddable), keep=True)
-@TABLE.lowers(*_PADS, check=every(floats, _paddable))
+@TABLE.lowers("aten.constant_pad_nd.default", check=every(floats, _paddable))
 def lower_pad(builder: RegionBuilder, node: Node) -> None:
-    """Lower to a PAD with zeros, and a sum with the value on the border; negative widths and other modes are slices."""
-    x, mode, widths = builder.operand(source(node)), _mode(node), _widths(node)
-    if mode != "constant":
-        for d, width in widths.items():
-            x = gather(builder, x, d, _source_indices(mode, cast(int, x.shape[d]), width))
-        builder.set(node, x)
-        return
+    """Lower to a PAD with zeros, and a sum with the value on the border; negative widths are slices."""
+    x, widths = builder.operand(source(node)), _widths(node)
     for d, (before, after) in widths.items():
         if min(before, after) < 0:
             size = x.shape[d]
@@ -167,7 +117,7 @@ _LARGEST_BLOCK = 8  # largest number of copies of a pixel in height and in width
 
 
 def _times(node: Node) -> int | None:
-    """Return the number of copies of each pixel in height and in width for all sizes; None if it varies."""
+    """Return how often each pixel is copied in height and in width for all sizes; None if it varies."""
     ratios = {quotient(a, b) for a, b in zip(shape_of(node)[2:], shape_of(source(node))[2:], strict=True)}
     times = ratios.pop()
     if ratios or times is None or times > _LARGEST_BLOCK or any(s not in (None, times) for s in factors_of(node)):
@@ -225,15 +175,7 @@ def _shuffled_order(node: Node) -> Order:
     return layout.row_major(4) if leaves else NHWC
 
 
-def _one_unknown(node: Node) -> Verdict:
-    """One size at most is not known now."""
-    shape = shape_of(node)
-    if dynamic_sizes(shape) > 1:
-        return no(Reason.DYNAMIC_SHAPE, f"more than one dynamic size: {[str(s) for s in shape]}")
-    return YES
-
-
-@TABLE.lowers("aten.pixel_shuffle.default", check=every(floats, ranks(4), _one_unknown), keep=True)
+@TABLE.lowers("aten.pixel_shuffle.default", check=every(floats, ranks(4), one_unknown), keep=True)
 def lower_pixel_shuffle(builder: RegionBuilder, node: Node) -> None:
     """Lower channels to space: one transpose of six dimensions, directly into the required order."""
     x, r = builder.operand(source(node)), arguments(node)["upscale_factor"]
@@ -243,7 +185,7 @@ def lower_pixel_shuffle(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, builder.reshape(builder.reorder(spread, order), shape_of(node)))
 
 
-@TABLE.lowers("aten.pixel_unshuffle.default", check=every(floats, ranks(4), _one_unknown), keep=True)
+@TABLE.lowers("aten.pixel_unshuffle.default", check=every(floats, ranks(4), one_unknown), keep=True)
 def lower_pixel_unshuffle(builder: RegionBuilder, node: Node) -> None:
     """Lower space to channels: one transpose of six dimensions."""
     x, r = builder.operand(source(node)), arguments(node)["downscale_factor"]

@@ -78,6 +78,14 @@ def infers_one(node: Node) -> Verdict:
     return no(Reason.DYNAMIC_SHAPE, f"a reshape to {[str(s) for s in shape]} has more than one size to infer")
 
 
+def one_unknown(node: Node) -> Verdict:
+    """One size at most is not known now."""
+    shape = shape_of(node)
+    if dynamic_sizes(shape) > 1:
+        return no(Reason.DYNAMIC_SHAPE, f"more than one dynamic size: {[str(s) for s in shape]}")
+    return YES
+
+
 def reshape(builder: RegionBuilder, node: Node) -> None:
     """Lower to a RESHAPE. A transpose precedes it only if the memory order does not allow the new shape."""
     builder.set(node, builder.reshape(builder.operand(source(node)), shape_of(node)))
@@ -127,27 +135,16 @@ def without(order: Order, dims: Sequence[int]) -> Order:
     return tuple(remaining.index(d) for d in order if d not in dims)
 
 
-@TABLE.lowers("aten.permute.default", "aten.transpose.int", "aten.t.default", check=floats)
+@TABLE.lowers("aten.permute.default", check=floats)
 def lower_permute(builder: RegionBuilder, node: Node) -> None:
     """Rename the dimensions; no operator is emitted."""
-    x, dims = builder.operand(source(node)), _permutation(node)
-    builder.set(node, relabel(x, dims))
+    x = builder.operand(source(node))
+    builder.set(node, relabel(x, [d % x.rank for d in arguments(node)["dims"]]))
 
 
 def relabel(x: Operand, dims: Sequence[int]) -> Operand:
     """Permute as `torch.permute` does: the same memory with renamed dimensions."""
     return replace(x, shape=tuple(x.shape[d] for d in dims), order=layout.permute(x.order, dims))
-
-
-def _permutation(node: Node) -> list[int]:
-    rank = len(shape_of(node))
-    named = arguments(node)
-    if "dims" in named:
-        return [d % rank for d in named["dims"]]
-    dims = list(range(rank))
-    a, b = (named["dim0"] % rank, named["dim1"] % rank) if "dim0" in named else (0, rank - 1)
-    dims[a], dims[b] = dims[b], dims[a]
-    return dims
 
 
 @TABLE.lowers("aten._to_copy.default", check=every(floats, returns_to_half))

@@ -50,17 +50,24 @@ def floats(node: Node) -> Verdict:
     return verdict
 
 
-def floats_or_truths(node: Node) -> Verdict:
-    """All operands and results are float32, float16 or bfloat16, of rank 6 at most, and none is empty.
-    Operands may also be truth values.
-    """
-    for other in (node, *node.all_input_nodes):
-        value = other.meta.get("val")
-        if other is node or getattr(value, "dtype", None) is not torch.bool:
-            verdict = _float(value, node, other)
-            if verdict.reason is not None:
-                return verdict
-    return YES
+def floats_beside(*others: torch.dtype) -> Check:
+    """Return a check like `floats`, for an operator that may also have operands of other dtypes."""
+
+    def check(node: Node) -> Verdict:
+        for other in (node, *node.all_input_nodes):
+            value = other.meta.get("val")
+            if other is node or getattr(value, "dtype", None) not in others:
+                verdict = _float(value, node, other)
+                if verdict.reason is not None:
+                    return verdict
+        return YES
+
+    names = " or ".join(str(dtype).removeprefix("torch.") for dtype in others)
+    check.__doc__ = (
+        "All operands and results are float32, float16 or bfloat16, of rank 6 at most, and none is empty.\n"
+        f"Operands may also be {names}."
+    )
+    return check
 
 
 def _float(value: Any, node: Node, other: Node) -> Verdict:

@@ -32,7 +32,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 
 
 def _pair_dimensions(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
-    """Pair old with new dimensions, without those of size 1.
+    """Pair old with new dimensions, leaving out size 1.
 
     Returns None if a dynamic dimension is joined or split, or if the parts are too many.
     """

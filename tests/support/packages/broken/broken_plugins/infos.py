@@ -9,7 +9,7 @@ def healthy():
     return Availability(True, "", {"sum": "1.0"}, ("CPU",))
 
 
-def _info(name, aot="Adder", runtime="Adds", probe=healthy, api_version=(1, 1), module="halves"):
+def _info(name, aot="Adder", runtime="Adds", probe=healthy, api_version=(1, 0), module="halves"):
     return BackendInfo(
         name, "Adds", f"broken_plugins.{module}:{aot}", f"broken_plugins.runtimes:{runtime}", probe, "pip install sum",
         api_version=api_version,

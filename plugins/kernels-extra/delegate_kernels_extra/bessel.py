@@ -1,7 +1,7 @@
-"""Bessel functions of the first and second kind, modified ones of the second kind, and Airy's function, in float64.
+"""Bessel functions and modified ones of both kinds, and Airy's function, in float64.
 
 Coefficients are from Cephes (S. Moshier, "Methods and Programs for Mathematical Functions", 1989), as in torch.
-Polynomials have the lowest power first; `_UNDER` is the denominator of a quotient of two.
+Polynomials have the lowest power first; `_UNDER` is the denominator in a quotient of two.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from numpy.polynomial.chebyshev import chebval
 from delegate.kernels.erf import quotient
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, blocked
-from delegate.kernels.special import bessel, in_float64
-from delegate.kernels.table import BOOL, INT, TABLE
+from delegate.kernels.special import in_float64
+from delegate.kernels.table import BOOL, INT
+from delegate_kernels_extra.table import TABLE
+
+_NODES = 32  # of the trapezoidal rule for modified functions, which is exact to the last digit below _FAR
+_FAR = 20.0
 
 _COSINE_0 = (
     1.0, 5.303240382353949, 8.74716500199817, 5.447250030587687, 1.239533716464143, 0.08283523921074408,
@@ -147,7 +151,7 @@ _AIRY_TERMS = 20  # the last one is below 1e-16 at 2.09
 
 
 def _wave(order: int, first: bool, x: Array) -> Array:
-    """Compute the asymptotic expansion for x > 5 of the function of the first or second kind."""
+    """Compute the asymptotic expansion for x > 5 of the first or second kind's function."""
     cosine, sine = (quotient(tables, 25 / (x * x)) for tables in _WAVES[order])
     sine = 5 / x * sine
     phase = x - (0.25 + 0.5 * order) * math.pi
@@ -212,12 +216,46 @@ def airy(x: Array) -> Array:
     return np.asarray(np.where(np.isinf(x), np.nan, result))
 
 
+def bessel(order: int, scaled: bool, x: Array) -> Array:
+    """Compute the modified Bessel function of the first kind of order 0 or 1 in float64.
+
+    With `scaled` it is multiplied by exp(-|x|). Near 0 it is the mean of exp(|x| (cos t - 1)) cos(order t) over a
+    period, farther out its asymptotic series.
+    """
+    size = np.abs(x)
+    small, total = np.minimum(size, _FAR), np.zeros_like(size)
+    for k in range(_NODES + 1):
+        cosine = math.cos(math.pi * k / _NODES)
+        weight = (0.5 if k in (0, _NODES) else 1.0) * (cosine if order else 1.0)
+        total = total + weight * np.exp(small * (cosine - 1))
+    large, term, series = np.maximum(size, _FAR), np.ones_like(size), np.ones_like(size)
+    for k in range(1, 21):
+        term = term * ((2 * k - 1) ** 2 - 4 * order * order) / (8 * k * large)
+        series = series + term
+    result = np.where(size <= _FAR, total / _NODES, series / np.sqrt(2 * np.pi * large))
+    result = result if scaled else result * np.exp(size)
+    return np.asarray(np.copysign(result, x) if order else result)
+
+
+def spherical_bessel_j0(x: Array) -> Array:
+    """Compute sin(x) / x in float64; 1 at 0 and 0 at infinity."""
+    safe = np.where((x == 0) | np.isinf(x), 1, x)
+    return np.asarray(np.where(x == 0, 1, np.where(np.isinf(x), 0, np.sin(safe) / safe)))
+
+
 _UNARY: dict[str, Callable[[Array], Array]] = {
-    **{f"bessel_j{order}": partial(bessel_j, order) for order in (0, 1)},
-    **{f"bessel_y{order}": partial(bessel_y, order) for order in (0, 1)},
-    **{f"modified_bessel_k{order}": partial(bessel_k, order, False) for order in (0, 1)},
-    **{f"scaled_modified_bessel_k{order}": partial(bessel_k, order, True) for order in (0, 1)},
-    "airy_ai": airy,
-}
+    "aten.i0": partial(bessel, 0, False), "aten.special_i0": partial(bessel, 0, False),
+    "aten.special_i0e": partial(bessel, 0, True), "aten.special_i1": partial(bessel, 1, False),
+    "aten.special_i1e": partial(bessel, 1, True), "aten.special_modified_bessel_i0": partial(bessel, 0, False),
+    "aten.special_modified_bessel_i1": partial(bessel, 1, False),
+    **{f"aten.special_bessel_j{order}": partial(bessel_j, order) for order in (0, 1)},
+    **{f"aten.special_bessel_y{order}": partial(bessel_y, order) for order in (0, 1)},
+    **{f"aten.special_modified_bessel_k{order}": partial(bessel_k, order, False) for order in (0, 1)},
+    **{f"aten.special_scaled_modified_bessel_k{order}": partial(bessel_k, order, True) for order in (0, 1)},
+    "aten.special_spherical_bessel_j0": spherical_bessel_j0, "aten.special_airy_ai": airy,
+    "prims.bessel_i0": partial(bessel, 0, False), "prims.bessel_i0e": partial(bessel, 0, True),
+    "prims.bessel_i1": partial(bessel, 1, False), "prims.bessel_i1e": partial(bessel, 1, True),
+    "prims.spherical_bessel_j0": spherical_bessel_j0,
+}  # fmt: skip
 for _name, _function in _UNARY.items():
-    TABLE.kernel(f"aten.special_{_name}.default", dtypes=WIDE | INT | BOOL)(blocked(partial(in_float64, _function)))
+    TABLE.kernel(f"{_name}.default", dtypes=WIDE | INT | BOOL)(blocked(partial(in_float64, _function)))

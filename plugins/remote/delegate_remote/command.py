@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from delegate.cli import options, output
 from delegate.cli.completions import kernel_names
 from delegate.cli.options import Imports, TrustCode, import_modules
-from delegate.measurements import BUNDLE
-from delegate.registry import default_registry
-
-if TYPE_CHECKING:
-    from delegate.placement.runtime.remote import MeasureBundle
+from delegate_remote.runtime.measuring import measure as measure_bundle
 
 
 def measure(
@@ -50,7 +46,6 @@ def measure(
     """Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another."""
     options.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)
-    measure_bundle: MeasureBundle = default_registry().measurements.part(BUNDLE, "runtime")
     with output.working(f"measuring {path}") as progress:
         costs = measure_bundle(path, kernels=kernels, budget=budget, trust_code=trust_code, progress=progress)
     if out is None:

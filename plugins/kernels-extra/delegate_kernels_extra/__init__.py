@@ -1,0 +1,1 @@
+"""Kernels of delegate for operators that few models have."""
