@@ -181,8 +181,8 @@ class CompiledProgram(CompiledContext):
         result = program(torch.zeros(1, 8))  # a tensor
         program.save("model.dlg")
 
-    The first call creates the delegates on this machine; saving does not need them. The program is itself the default
-    context. `context` returns further ones, each with its own states.
+    The first call creates the delegates on this machine; saving does not need them, and the program is itself the
+    default context. `context` returns further ones, each with its own states.
 
     Args:
         program: the program of the runtime.
@@ -263,7 +263,7 @@ class CompiledProgram(CompiledContext):
         return self._debugger(inputs, budget=budget, output=output, progress=progress)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one file that runs without torch. Saving twice gives the same bytes.
+        """Write one file that runs without torch, with the same bytes for each save.
 
         Raises:
             ProgramError: the file cannot be written; an old file of that name stays as it was.

@@ -117,7 +117,7 @@ class DeviceLost(BackendFailed):
 
 
 class ListenerError(DelegateError):
-    """A listener of events failed. Results are valid."""
+    """A listener of events failed, but the results are valid."""
 
 
 class ExecutionError(DelegateError):

@@ -15,7 +15,7 @@ Kind = Literal["kernel", "partition", "copy", "control flow"]  # of an instructi
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """A stage of lowering. It follows the events of its parts.
+    """A stage of lowering, which follows the events of its parts.
 
     Args:
         name: "lower" for all of it; "export to edge", "emit", "verify", or "program from the cache".
@@ -67,7 +67,7 @@ class SupportChecked:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A plan of a method. The last one before the compilations is the plan that is compiled.
+    """A plan of a method, of which the last one before the compilations is the plan that is compiled.
 
     Args:
         method: the name of the method.
@@ -173,7 +173,7 @@ class BoundInstruction:
 
 
 class InstructionRun(NamedTuple):
-    """A completed run of an instruction. The time of control flow includes its blocks.
+    """A completed run of an instruction, in which the time of control flow includes its blocks.
 
     It is a named tuple, which Python creates three times as fast as a frozen dataclass.
 

@@ -154,7 +154,7 @@ def open_nonblocking(path: str, flags: int) -> int:
 
 
 def _is_named(path: PathLike) -> bool:
-    """Return True if a pipe has a name in a folder. The pipe of a shell has none."""
+    """Return True if a pipe has a name in a folder, as a shell's pipe does not."""
     target = os.path.realpath(path)
     return os.path.exists(target) and not target.startswith("/dev/")
 
@@ -182,7 +182,7 @@ def _remove_stale(directory: str) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file of unknown origin. Do not follow links, and do not wait for the writer of a pipe."""
+    """Open a file of unknown origin without following links or waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
 
 
@@ -192,7 +192,7 @@ def _by_descriptor(file: BinaryIO, path: str) -> int | str:
 
 
 def _lock(file: BinaryIO) -> bool | None:
-    """Lock a file. Return False if another process holds the lock, or None if the system has no such locks."""
+    """Lock a file, and return False if another process holds the lock, or None if the system has no such locks."""
     try:
         import fcntl
     except ModuleNotFoundError:
@@ -207,7 +207,7 @@ def _lock(file: BinaryIO) -> bool | None:
 
 
 def _flush_directory(directory: Path) -> None:
-    """Flush a directory, so that the new name survives a power failure. Some systems do not support it."""
+    """Flush a directory, so that the new name survives a power failure, which some systems do not support."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
         try:

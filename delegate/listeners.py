@@ -1,7 +1,7 @@
 """Listeners: functions that receive the events of lowering, loading and running; `delegate.events` has the classes.
 
-`listen` adds a listener to the lowering and loading of a `with` block, `Context.listen` to the runs of a context.
-Without a listener no event is created.
+`listen` adds a listener to the lowering and loading of a `with` block, `Context.listen` to the runs of a context,
+and without a listener no event is created.
 """
 
 from __future__ import annotations

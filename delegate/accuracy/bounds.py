@@ -24,7 +24,7 @@ OnFailure = Literal["error", "warn", "move"]
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """An accuracy check of a program, given as `to_backend(verify=...)`. See docs/reference/accuracy.md.
+    """An accuracy check of a program, given as `to_backend(verify=...)`; see docs/reference/accuracy.md.
 
     Example::
 
@@ -111,7 +111,7 @@ class Bounds:
     def excess(self, figures: Accuracy | None) -> float:
         """Return the noise over the noise that the bounds allow, as a ratio of powers; up to 1 the bounds hold.
 
-        The ratios of independent causes of noise add up. Undefined figures miss every bound. Figures that were not
+        The ratios of independent causes of noise add up, and undefined figures miss every bound. Figures that were not
         measured meet every bound.
         """
         ratios = [] if figures is None else list(self._ratios(figures))

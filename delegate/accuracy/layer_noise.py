@@ -79,7 +79,7 @@ def layer_noises(run: FloatRun, quantized: ExportedProgram, bounds: Bounds, oper
     """Return the noise of every quantized layer of a method, those with most effect on the results first.
 
     Each layer runs once on the float program's own values, quantized as the layer quantizes them. Then the float
-    program runs with that result in place of the layer's own. Rounding between two layers counts for both.
+    program runs with that result in place of the layer's own, so rounding between two layers counts for both.
 
     Args:
         run: The recorded run of the float reference.

@@ -118,7 +118,7 @@ class _GraphRunner(Interpreter):
 
 
 class NodeRunner(_GraphRunner):
-    """An interpreter that runs an exported program node by node. The buffers of the program do not change.
+    """An interpreter that runs an exported program node by node and leaves the buffers of the program unchanged.
 
     Args:
         ep: the program.
@@ -166,7 +166,7 @@ def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> di
     first execution.
 
     Args:
-        edge: the method. States have their initial values.
+        edge: the method, whose states have their initial values.
         leaves: the leaves of the arguments, in order.
         names: the nodes whose values are returned, if they have one tensor; without prefixes.
 

@@ -68,7 +68,7 @@ class RegionTrial:
 
         Raises:
             RegionRefused, RegionFailed: the library rejects the part.
-            BackendError: the library fails at the call. A library may raise other exceptions.
+            BackendError: the library fails at the call, or raises another exception.
         """
         expected = [self.known[n.name] for n in part.outputs]
         inputs = tuple(to_array(self.known[n.name], n.name) for n in part.inputs)

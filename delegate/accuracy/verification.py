@@ -144,7 +144,7 @@ class Verification:
         bounds: the bounds on the error.
         on_failure: the reaction to a missed bound; None: warn, with the default bounds of each precision.
         registry, kernels: the backends and kernels that the program runs on.
-        floats: the float references of methods that are other programs. Bounds are on the results against these.
+        floats: the float references of methods that are other programs, against which bounds hold.
         precisions: the precision that a method computes in, by name; a key of `DEFAULTS`.
         blame: describes the layers to blame if the quantization misses the bounds.
         is_quantized_here: the configuration quantizes the model, so that layers can stay in float.

@@ -52,7 +52,7 @@ class Claim:
     Args:
         name: name of the pattern in reports and regions, e.g. "linear, relu".
         nodes: all nodes of the pattern in any order, including the node that `claims` received. They are in one
-            partition together, or in none. Other nodes may use their intermediate values.
+            partition together, or in none, and other nodes may use their intermediate values.
         verdict: yes, or no with a reason. The report shows the reason if the backend does not support the node alone.
     """
 
@@ -74,7 +74,7 @@ class PreprocessResult:
     """The result of compiling a region.
 
     Args:
-        blob: bytes in the vendor's own format. The runtime part receives them unchanged.
+        blob: bytes in the vendor's own format, which the runtime part receives unchanged.
         compile_specs: plain JSON values for the runtime part, which receives lists in place of tuples.
         notes: remarks for the report, e.g. "3 transposes".
         space: name of the device memory that inputs and outputs may be in besides host memory, e.g. "webgpu"; see
@@ -116,7 +116,7 @@ class Reproduction:
     Args:
         files: name -> content, such as the vendor's model. The script's folder has them.
         code: Python that defines `run(inputs)`: arrays in the order of the region's inputs -> a list of arrays. `HERE`
-            is the folder of the script, a `pathlib.Path`, and `np` is NumPy. Inputs of bfloat16 are float32 arrays.
+            is the folder of the script, a `pathlib.Path`, and `np` is NumPy, and inputs of bfloat16 are float32 arrays.
         packages: the distributions that it needs, besides NumPy.
     """
 
@@ -126,7 +126,7 @@ class Reproduction:
 
 
 class RegionRefused(Exception):
-    """Raised by `preprocess` if the vendor library rejects some nodes. The program is planned again without them.
+    """Raised by `preprocess` if the vendor library rejects some nodes, so the program is planned again without them.
 
     Args:
         reasons: names of the rejected nodes, with the library's messages.
@@ -140,7 +140,7 @@ class RegionRefused(Exception):
 
 
 class RegionGivenUp(RegionRefused):
-    """A rejection for a fault that may be temporary, such as a slow compiler. It is not cached."""
+    """A rejection for a fault that may be temporary, such as a slow compiler, which is not cached."""
 
 
 class RegionFailed(Exception):
@@ -169,10 +169,10 @@ class Backend(ABC):
 
     Attributes:
         deviations: where results of the library differ from torch, each difference in one row.
-        most_constants: most elements of constants in one partition; None for no limit. Larger partitions are cut.
+        most_constants: most elements of constants in one partition; None for no limit, and larger partitions are cut.
         check_uses_library: whether `check` calls the library, so that it may crash or hang;
             see docs/reference/backends.md.
-        may_crash: whether `preprocess` may end the process. It is assumed of every plugin.
+        may_crash: whether `preprocess` may end the process, as is assumed of every plugin.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -210,8 +210,8 @@ class Backend(ABC):
     def preserve_ops(self) -> Set[str]:
         """Compound operators to preserve for this backend, such as "aten.linear.default".
 
-        If `check` refuses a preserved operator, it receives the operator's decomposition. All other compound operators
-        are decomposed first. The set of one backend does not affect another backend.
+        If `check` refuses a preserved operator, it receives the operator's decomposition, and all other compound
+        operators are decomposed first. The set of one backend does not affect another backend.
         """
         return frozenset()
 
@@ -234,15 +234,15 @@ class Backend(ABC):
         The framework knows the region with its constants, the options, and the code of the plugin's package. It also
         knows the versions of the distribution's requirements, and the versions and devices of the probe. The default
         key is this machine. If results depend on anything else, such as an environment variable or the content of a
-        file, return it here. The framework calls this once in a lowering.
+        file, return it here, which happens once in a lowering.
         """
         return host_features()
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:  # noqa: B027 - most need none
         """Raise an exception if a cached artifact of a region is impossible, so that the region is compiled again.
 
-        Its checksums and the types of its fields are already checked. An override checks `compile_specs`. The default
-        accepts every artifact.
+        Its checksums and the types of its fields are already checked, so an override checks `compile_specs`. The
+        default accepts every artifact.
         """
 
     def reproduction(self, artifact: PreprocessResult) -> Reproduction | None:

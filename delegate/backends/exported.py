@@ -54,8 +54,8 @@ def exported_program(
     Args:
         region: is not changed.
         parameters: the constants that are parameters instead, for an importer that tells them apart.
-        keep_views: leave `view` as it is, for an importer that knows no `reshape`. Strides mean nothing in an edge
-            program, so that such a view may have to copy: torch itself may not run the program then.
+        keep_views: leave `view` as it is, for an importer that knows no `reshape`, since strides mean nothing in an
+            edge program, so that such a view may have to copy: torch itself may not run the program then.
 
     Raises:
         RegionRefused: an argument is a size that is not a sum, product or quotient of the inputs' sizes. Or it is

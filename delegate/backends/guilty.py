@@ -94,7 +94,7 @@ class _Range:
 def find_guilty(units: Sequence[Unit], measure: Measure, excess: float = math.inf) -> list[Unit]:
     """Return the fewest units to leave out of a region so that the others may work; at least one.
 
-    The search halves the noisiest ranges. If a range fails and both of its halves work, it looks for the first unit
+    The search halves the noisiest ranges, and if a range fails and both of its halves work, it looks for the first unit
     that fails together with those before it.
 
     Args:
@@ -170,7 +170,7 @@ class Minimization:
 
     Args:
         units: units of a region in topological order, which show the symptom.
-        test: returns whether some units show it. If it raises OutOfTime, the search ends early.
+        test: returns whether some units show it, and if it raises OutOfTime, the search ends early.
 
     Attributes:
         found: the smallest set so far.

@@ -1,11 +1,11 @@
 """Checks for libraries that change results: of empty tensors, zeros, 16-bit floats and NaN.
 
-Empty tensors: a dynamic size may be 0. A sum over it is 0, a mean is NaN, and so on. Some libraries return what was in
-memory, others fail. torch raises an error for the largest of no elements, which libraries do not.
+Empty tensors: a dynamic size may be 0, so a sum over it is 0, a mean is NaN, and so on. Some libraries return what was
+in memory, others fail. torch raises an error for the largest of no elements, which libraries do not.
 
-Zeros: some libraries replace x * 0.0 by 0.0, or multiply the weights of the product that computed x by 0.0. They drop
-the sum in x + 0.0. That loses the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients read. Products also
-lose NaN and infinity.
+Zeros: some libraries replace x * 0.0 by 0.0, or multiply the weights of the product that computed x by 0.0, which drop
+the sum in x + 0.0. That loses the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients read, and products
+also lose NaN and infinity.
 
 Rounding: some libraries compute a partition in one precision and round its results at the boundary alone. Such a
 library drops a cast to a 16-bit float within a partition. That is harmless if the program is in that dtype anyway, as

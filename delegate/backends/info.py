@@ -19,7 +19,7 @@ class Availability:
         reason: the reason if not ok, e.g. "ai-edge-litert is not installed"; if ok, the part that cannot be used.
         versions: library -> version.
         devices: names of its devices, e.g. "CPU, 2 threads", with "(software)" or "(emulated)" if the CPU imitates one.
-        stand_in: true if a CPU imitates the device. Such a backend is used only if it is named.
+        stand_in: true if a CPU imitates the device, which is used only if it is named.
         remedy: the fix, if it is not the install command of the backend.
     """
 
@@ -100,7 +100,8 @@ class BackendAlias:
     Args:
         name: the name that users write, e.g. "gpu"; also the entry point's name.
         description: one line.
-        stands_for: names of backends. The first one whose device is here is used, else the last one that works.
+        stands_for: names of backends, of which the first one whose device is here is used, else the last one that
+            works.
     """
 
     name: str

@@ -73,7 +73,7 @@ SAFE = Outcome()
 class Outcomes:
     """Structures that the library of a backend has checked or compiled in a separate process, with the outcomes.
 
-    They last as long as this process. `write` adds the new ones to the cache, if there is one, once in a lowering.
+    They last as long as this process, and `write` adds the new ones to the cache, if there is one, once in a lowering.
     There they are spread over entries of bounded size, so its time does not depend on how many are recorded already.
 
     Args:

@@ -1,9 +1,9 @@
 """Sums of many floats in stages, for libraries that add one number after the other.
 
-A running sum in float32 loses digits with each number, and stops at 2**24. Torch adds up in pairs. So a long dimension
-becomes two, which are reduced one after the other: a mean is the mean of means, and a norm the norm of norms.
+A running sum in float32 loses digits with each number, and stops at 2**24, while torch adds up in pairs. So a long
+dimension becomes two, which are reduced one after the other: a mean is the mean of means, and a norm the norm of norms.
 
-`sums_in_stages` rewrites a region. A backend whose own lowerings know the order in memory calls `reduce_in_stages`.
+`sums_in_stages` rewrites a region, and a backend whose own lowerings know the order in memory calls `reduce_in_stages`.
 """
 
 from __future__ import annotations

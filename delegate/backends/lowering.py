@@ -265,7 +265,7 @@ def known_numbers(node: Node) -> Verdict:
 
 @cache
 def _sizes(target: OpOverload[..., Any]) -> Set[str]:
-    """Return the arguments that are sizes by the operator's schema. Other integers accept no symbolic number."""
+    """Return the arguments that are sizes by the operator's schema, since other integers accept no symbolic number."""
     return frozenset(a.name for a in target._schema.arguments if "int" in str(a.real_type))
 
 

@@ -70,8 +70,8 @@ class PrimsBackend(AskingBackend, TracingBackend):
 def in_prims(region: Region, preserved: Set[str] = frozenset()) -> tuple[Region, Mapping[str, str]]:
     """Return a region decomposed to Prims, verified, and the name of each new node -> the name of its origin.
 
-    Inputs, constants and outputs have the same order. The region does not change. Sizes that depend on the inputs are
-    symbolic numbers among the arguments, as in every region.
+    Inputs, constants and outputs have the same order, and the region does not change. Sizes that depend on the inputs
+    are symbolic numbers among the arguments, as in every region.
 
     Args:
         region: A region in edge dialect, whose operators are decomposed to Prims.

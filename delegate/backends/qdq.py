@@ -147,7 +147,7 @@ class Coded:
 
     Args:
         values: int8 (4 bits lie in int8 here), int32 or float16, in logical order.
-        scale: float32 of the same rank. Its size is 1 along axes where it is constant, and the number of blocks along
+        scale: float32 of the same rank, with size 1 along axes where it is constant, and the number of blocks along
             an axis of blocks. None for float16.
         zero_point: like scale; None if all are 0.
         bits: The bits that one value takes.

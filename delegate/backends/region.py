@@ -88,15 +88,15 @@ class Region:
         return size_range(size, self.range_constraints)
 
     def copy(self) -> Region:
-        """Return the same region with its own graph. A backend that rewrites the graph needs one."""
+        """Return the same region with its own graph, since a backend that rewrites the graph needs one."""
         placeholders = (*self.inputs, *self.constants)
         return self._with(*extracted(placeholders, self.calls, self.outputs), self.inputs, self.outputs)
 
     def part(self, nodes: Sequence[Node]) -> Region:
         """Return some of the nodes as a region.
 
-        The nodes are in the order of the graph. A node with several results needs its getitems. Inputs that the nodes
-        do not use stay if there are dynamic sizes, which may depend on any input.
+        The nodes are in the order of the graph, and a node with several results needs its getitems. Inputs that the
+        nodes do not use stay if there are dynamic sizes, which may depend on any input.
         """
         inside = set(nodes)
         outside = dict.fromkeys(s for node in nodes for s in node.all_input_nodes if s not in inside)
@@ -137,7 +137,7 @@ def graph_structure(graph: Graph) -> Hashable:
 def one_node_region(node: Node) -> Region:
     """Return a region of one node of an edge graph and its getitems, for a query about this node.
 
-    Constants of the node are constants of zeros, because a check does not read their values. Numbers among the
+    Constants of the node are constants of zeros, because a check does not read their values, and numbers among the
     arguments are symbolic sizes. The graph of the node is not changed.
     """
     picks = [user for user in node.users if user.target is operator.getitem]

@@ -164,7 +164,7 @@ def _rounded(factor: float) -> float:
 def rounds_as_torch(node: Node) -> Verdict:
     """Points of a grid that are reflected at the edges of pixels are not rounded to the nearest one.
 
-    Torch reflects first, and libraries round first. Halves between two pixels then become different ones.
+    Torch reflects first, and libraries round first, so that halves between two pixels become different ones.
     """
     args = arguments(node)
     if args["interpolation_mode"] == _NEAREST and args["padding_mode"] == _REFLECTION and not args["align_corners"]:

@@ -1,6 +1,6 @@
 """SelectedBackend: the AOT part of a backend in one lowering, as the planner and the compiler use it.
 
-The planner calls `SelectedBackend.check`, and that calls `Backend.check`. In between, faults of a plugin become errors
+The planner calls `SelectedBackend.check`, and that calls `Backend.check`; in between, faults of a plugin become errors
 that name it, and a separate process answers for a library that may crash.
 """
 
@@ -155,7 +155,7 @@ class SelectedBackend:
 
     @cached_property
     def policy(self) -> DecompositionPolicy:
-        """The decomposition policy. All plans share it, so each kind of operator is decomposed once."""
+        """The decomposition policy, which all plans share, so each kind of operator is decomposed once."""
         return DecompositionPolicy(self.preserve_ops)
 
     def check(self, node: Node) -> Verdict:
@@ -209,7 +209,7 @@ class SelectedBackend:
             self.isolated.forget(graph)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        """Return the artifact of a region. All nodes are rejected if that drops a backend that the user did not name.
+        """Return the artifact of a region, or reject all nodes if that drops a backend that the user did not name.
 
         Raises:
             RegionRefused: the AOT part rejects nodes of the region.

@@ -55,7 +55,7 @@ class Builder(ABC, Generic[Value]):
 
     @abstractmethod
     def constant(self, node: Node, content: torch.Tensor) -> Value:
-        """Return the value of a constant; called for each constant, after the inputs. Do not change its content."""
+        """Return the value of a constant; called for each constant, after the inputs, and must not be changed."""
 
     @abstractmethod
     def size(self, value: Value, dim: int) -> Any:

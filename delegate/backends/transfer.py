@@ -1,8 +1,8 @@
 """Messages to and from the process of a compiler.
 
-Graphs and regions become bytes, with their weights and symbolic sizes. They are pickled, because the reader trusts the
-writer: the process of a compiler is a child of this one. Its answers are JSON and never unpickled. That process may be
-damaged, so everything that it sends is checked.
+Graphs and regions become bytes, with their weights and symbolic sizes, and are pickled, because the reader trusts the
+writer: the process of a compiler is a child of this one, whose answers are JSON and never unpickled. That process may
+be damaged, so everything that it sends is checked.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class _Reader(pickle.Unpickler):
         self._nodes = list[Node]()
 
     def read_graph(self) -> Graph:
-        """Return the next graph. It owns a module with the bodies of its control flow."""
+        """Return the next graph, which owns a module with the bodies of its control flow."""
         graph = Graph()
         module = GraphModule({}, graph)
         for name in self.load():

@@ -3,7 +3,7 @@
 - `runtime/`: `folder.py`, `store.py` and `files.py` are the folder, entries by key, and files to be mapped.
   `environment.py` has the properties of the machine that keys contain. `probes.py` has the answers of plugins.
   A program that loads and runs imports no more than these, so none of them imports torch.
-- `aot/`: caches of artifacts, whole programs, placements and their costs. Their keys or values hold graphs of torch.
+- `aot/`: caches of artifacts, whole programs, placements and their costs, whose keys or values hold graphs of torch.
 
 Three parts lie beside their users. `edge/keys.py` and `backends/region.py` turn exported programs and regions into
 values, which support checks compare, too. `backends/isolated.py` records how compilers of one backend ended. XNNPACK's

@@ -48,7 +48,7 @@ def check_backend(
 ) -> None:
     """Run the tests that every backend must pass; show the supported operators and the cost of a call.
 
-    Failures appear as they come, on stderr. Ctrl-C ends the tests, and prints the results so far.
+    Failures appear as they come, on stderr, and Ctrl-C ends the tests, and prints the results so far.
     """
     if quick and workers:
         raise typer.BadParameter("--quick runs in one process: leave out -n")

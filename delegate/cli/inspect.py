@@ -1,6 +1,6 @@
 """`delegate inspect` and `delegate explain`: the contents of a program file, and the backend of each node.
 
-Nothing is compiled or run. A program file needs no backend.
+Nothing is compiled or run, and a program file needs no backend.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def explain(
 ) -> None:
     """Report the backend of each node, and why others reject it.
 
-    Nothing is compiled. The command fails if `lower` would fail.
+    Nothing is compiled, but the command fails if `lower` would fail.
     """
     if is_program(Path(model)):
         if source.is_given:

@@ -3,7 +3,8 @@
 Only this module prints results. While a command runs, `sys.stdout` leads to stderr, as descriptor 1 does in the process
 of a command. So a plugin may print anything, and stdout holds only results.
 
-On a terminal, tables and lines are folded to its width, and words have colours. Elsewhere each row is one plain line.
+On a terminal, tables and lines are folded to its width, and words have colours, while elsewhere each row is one plain
+line.
 
 Names in a file or a model may hold any text, such as terminal control sequences. So all output of a command goes
 through `escaped`, which shows characters that are not printable as Python escapes them.

@@ -220,7 +220,7 @@ def _schemes(
     Args:
         section: the section.
         path: its path in the source.
-        backends: the backends in use. The first that runs integers is the default of the section.
+        backends: the backends in use, of which the first that runs integers is the default of the section.
         source: where the data came from.
         registry: the registry of backends.
     """

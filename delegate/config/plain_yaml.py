@@ -92,7 +92,7 @@ _PLAIN = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 class _Reader:
     """A converter of parser events to values and their places.
 
-    Aliases are errors, since a few lines of them can fill the memory. Deep nesting is an error, too.
+    Aliases are errors, since a few lines of them can fill the memory, and so is deep nesting.
     """
 
     loader: Any

@@ -33,7 +33,7 @@ class Rate:
 
     Args:
         call: seconds of each.
-        unit: seconds per unit of work; see `delegate.costs.quantities`. For a call, per value that goes in or out.
+        unit: seconds per unit of work; see `delegate.costs.quantities`, or for a call, per value that goes in or out.
         byte: seconds per byte that is moved; for operators that work row by row, per row.
     """
 
@@ -111,7 +111,7 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a file; raises PartitionError if it has no profile. Places that it lacks have the shipped rates."""
+        """Read a file; raises PartitionError if it has no profile, and places that it lacks have the shipped rates."""
         own = cls.from_json(read_text(path, "the profile", _AGAIN), str(path))
         return replace(own, places={**shipped().places, **own.places})
 

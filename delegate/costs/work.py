@@ -47,7 +47,7 @@ def multiply_adds(node: Node) -> int | None:
 def work(node: Node) -> int:
     """Return the estimated operations of a node: 2 per multiply-add, else 1 per element read or written.
 
-    Views have none. Neither has control flow, since the nodes of its graphs are counted.
+    Views have none, and neither has control flow, since the nodes of its graphs are counted.
     """
     name = op_name(node)
     if name in _VIEW_OPERATORS or isinstance(node.target, HigherOrderOperator):

@@ -1,6 +1,6 @@
 """The graph of a report in the formats of other viewers: Google's Model Explorer, Graphviz, and ONNX for Netron.
 
-Only the structure is exported: nodes, edges, results, backends and verdicts. The ONNX form has no weights.
+Only the structure is exported: nodes, edges, results, backends and verdicts, and the ONNX form has no weights.
 """
 
 from __future__ import annotations

@@ -110,9 +110,9 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """Compile a graph that torch's compiler captured, for `torch.compile(model, backend="delegate", options=...)`.
 
-    AOTAutograd makes the graph functional; if gradients are required, it makes a forward and a backward graph. Each is
-    lowered like any program. If a graph cannot be lowered, e.g. because an operator has no kernel, torch runs it, with
-    a warning.
+    AOTAutograd makes the graph functional; if gradients are required, it makes a forward and a backward graph, and each
+    is lowered like any program. If a graph cannot be lowered, e.g. because an operator has no kernel, torch runs it,
+    with a warning.
 
     Args:
         module: the captured graph.

@@ -41,7 +41,7 @@ from delegate.plugins import one_line
 def to_exported_program(
     module: GraphModule, constants: Mapping[int, torch.Tensor], samples: Sequence[Any] | None = None
 ) -> ExportedProgram:
-    """Convert a graph to an exported program. The program's results are the graph's results that are nodes, in order.
+    """Convert a graph to an exported program, whose results are the graph's results that are nodes, in order.
 
     Args:
         module: the graph; its nodes have fake values.

@@ -193,7 +193,7 @@ def extracted(
 def outline_numbers(graph: Graph) -> None:
     """Replace symbolic numbers among the arguments of a region's graph by placeholders, in place.
 
-    A trace of a node accepts a symbolic number only from another node. `inline_numbers` removes them again.
+    A trace of a node accepts a symbolic number only from another node, and `inline_numbers` removes them again.
     """
     places: dict[Any, Node] = {}
 

@@ -66,8 +66,8 @@ _ASSOCIATIVE_SCAN = torch.ops.higher_order.associative_scan
 def lower_associative_scans(root: GraphModule) -> None:
     """Replace every associative_scan by a scan that starts with the first part of the sequences, in place.
 
-    The operation is associative, so torch may combine parts in any order. Floating-point results differ by rounding.
-    Bodies of control flow are included.
+    The operation is associative, so torch may combine parts in any order, which changes floating-point results by
+    rounding. Bodies of control flow are included.
     """
     for module in graph_modules(root):
         scans = [n for n in module.graph.nodes if n.op == "call_function" and n.target is _ASSOCIATIVE_SCAN]

@@ -21,7 +21,7 @@ def low_rank_product(x: Tensor, first: Tensor, second: Tensor, ranks: Tensor, ro
         x: (tokens, ..., inputs).
         first: (conversations, most, inputs): the matrix from the inputs to the rank of each conversation.
         second: (conversations, most, outputs): the matrix from that rank to the outputs.
-        ranks: int64 (conversations), from 0 to `most`: rows after a rank are never read. Rank 0 gives zeros.
+        ranks: int64 (conversations), from 0 to `most`: rows after a rank are never read, where rank 0 gives zeros.
         rows: int64 (tokens): the conversation of each token.
 
     Returns:

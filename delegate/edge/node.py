@@ -186,7 +186,7 @@ def float_node(node: Node) -> str:
 
 
 def draws(node: Node) -> bool:
-    """Return true if the node draws random numbers. Operators with dropout draw only if it is not 0."""
+    """Return true if the node draws random numbers, and operators with dropout draw only if it is not 0."""
     target = node.target
     if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return False

@@ -36,8 +36,8 @@ Ranges = Mapping[Any, ValueRanges[Any]]
 def open_sizes(graph: Graph, ranges: Ranges) -> tuple[Ranges, tuple[str, ...]]:
     """Let sizes start at 0 if only the shape function of their operator excludes 0 and 1.
 
-    Assertions of the excluded minimum are removed. Sizes that follow are computed again, in place: torch writes 1 for
-    min(u, 1) if u is 2 or more.
+    Assertions of the excluded minimum are removed, and sizes that follow are computed again, in place: torch writes 1
+    for min(u, 1) if u is 2 or more.
 
     Args:
         graph: A program's graph.
@@ -91,7 +91,7 @@ def _least(number: Any, ranges: Ranges) -> Any:
 
 
 def _forget_conclusions(environment: ShapeEnv) -> None:
-    """Clear torch's caches of what follows from ranges. When torch itself changes a range, it only becomes smaller."""
+    """Clear torch's caches of what follows from ranges, since torch expects that a range only becomes smaller."""
     environment._version_counter += 1
     environment.fake_tensor_cache.clear()
     for method in vars(ShapeEnv).values():

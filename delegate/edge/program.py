@@ -41,7 +41,7 @@ class EdgeProgram:
 
     Args:
         name: name of the method.
-        graph_module: owns the graph. Passes rewrite it in place and return a new EdgeProgram around it.
+        graph_module: owns the graph, which passes rewrite in place and return in a new EdgeProgram.
         inputs: user inputs, in the order of their placeholders.
         constants: placeholder name -> the tensor (parameters, buffers, lifted constants, folded values).
         constant_names: placeholder name -> the name in the user's module (or the node that was folded).

@@ -42,7 +42,7 @@ class DialectRule:
 def differentiable(node: Node) -> bool:
     """Return true if gradients pass a node, from all its float results to all its float arguments.
 
-    An operator whose results need no gradients by nature, such as a comparison, is differentiable. So is anything
+    An operator whose results need no gradients by nature, such as a comparison, is differentiable, and so is anything
     but an operator.
     """
     taken = [t for source in node.all_input_nodes for t in tensors(source) if t.is_floating_point() or t.is_complex()]

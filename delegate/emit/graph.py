@@ -100,7 +100,8 @@ class GraphEmitter:
         """Emit all nodes; return the graph's results as in its output node.
 
         Raises:
-            LoweringError: programs cannot express an instruction. `Tables.require_kernels` reports missing kernels.
+            LoweringError: programs cannot express an instruction, while `Tables.require_kernels` reports missing
+                kernels.
         """
         self._fused = FusedNodes.of(graph)
         for node in graph.nodes:

@@ -49,8 +49,8 @@ def emit(
     Args:
         methods: lowered.
         kernels: that run the nodes outside of partitions.
-        keep: backends whose partitions get fallbacks. True raises an error if no kernels can run a partition; False
-            skips its fallback.
+        keep: backends whose partitions get fallbacks, where True raises an error if no kernels can run a partition;
+            False skips its fallback.
         on_fallback: effect of a fallback that runs: "allow", "warn" or "error".
         warn: called with a sentence for each assumption of the exports that the program does not check.
 

@@ -61,7 +61,7 @@ class MethodSymbols:
 
     A symbol that is a size by itself is that size. A symbol that only occurs as a * s + b is solved: the size becomes
     the program's symbol, and s is (size - b) // a. The check of the input's shape proves that the division is exact. A
-    size with symbols that no input determines, such as s0 * s1, is one symbol. Fallbacks of partitions have such
+    size with symbols that no input determines, such as s0 * s1, is one symbol, which fallbacks of partitions have as
     inputs. A number among the inputs that follows from others is a symbol with a guard that both are equal.
 
     Args:

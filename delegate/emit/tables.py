@@ -47,7 +47,7 @@ class SharedTables:
         return {name: len(table) for name, table in vars(self).items()}
 
     def rollback(self, mark: dict[str, int]) -> None:
-        """Remove all entries added since `mark` was called. Tables only grow, at their ends."""
+        """Remove all entries added since `mark` was called, which works because tables only grow, at their ends."""
         for name, length in mark.items():
             table = getattr(self, name)
             while len(table) > length:

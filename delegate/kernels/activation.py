@@ -220,8 +220,8 @@ def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
 def _add_slopes(x: Array, slope: float | Array, out: Array) -> None:
     """Add the positive part of x and the slope times its negative part.
 
-    A masked copy takes several times as long. An infinite or NaN slope times the zero of the other part would be NaN,
-    and a negative one -0.0.
+    A masked copy takes several times as long, and an infinite or NaN slope times the zero of the other part would be
+    NaN, and a negative one -0.0.
     """
     if np.signbit(slope).any() or not np.isfinite(slope).all():
         _choose_slope(x, slope, out)

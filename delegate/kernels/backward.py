@@ -21,7 +21,7 @@ Maybe = Array | None
 
 
 def _align_with_mask(out: Sequence[Maybe] | Array, mask: Sequence[bool]) -> Sequence[Maybe]:
-    """Return a result or None for every entry of the mask. Programs have only the results that are present."""
+    """Return a result or None for every entry of the mask, since programs have only the results that are present."""
     results = (out,) if isinstance(out, np.ndarray) else out
     if len(results) == len(mask):
         return results

@@ -323,7 +323,7 @@ def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None
     in_place=True,
 )
 def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) -> None:
-    """Compute min(max(x, low), high). Either bound may be None. NaN in x or in a bound stays."""
+    """Compute min(max(x, low), high), where either bound may be None. NaN in x or in a bound stays."""
     if low is None and high is None:
         raise KernelError("clamp has no bound", remedy="pass min, max or both")
     if not isinstance(low, np.ndarray) and not isinstance(high, np.ndarray):

@@ -148,8 +148,8 @@ def _attend(
 ) -> None:
     """Compute the attention of one conversation: query (groups, m, E) -> (groups, m, V).
 
-    The cache is keys (groups, S, E) and values (groups, S, V), with scales (groups, S). The queries are at positions
-    `where`.
+    The cache is keys (groups, S, E) and values (groups, S, V), with scales (groups, S), and the queries are at
+    positions `where`.
     """
     groups, rows, channels = query.shape
     places = where.tolist()  # for a few numbers, Python's min and max are faster than NumPy's
@@ -229,9 +229,9 @@ def _weighted_sums(weights: Array, values: Array, first: int, end: int) -> Array
 def _blocks(cache: Array, other: Array) -> Iterator[tuple[slice, Array]]:
     """Yield blocks of a cache (groups, n, channels) with their slices, in the dtype of the other factor.
 
-    Few rows are multiplied one by one. A product of a matrix and a vector reads the matrix once; BLAS would first
-    copy it for a product of two matrices. The next row then finds the block in the processor's cache. For the first
-    row, a reduction reads the block in advance: memory delivers faster to a reduction than to a product.
+    Few rows are multiplied one by one, because a product of a matrix and a vector reads the matrix once; BLAS would
+    first copy it for a product of two matrices. The next row then finds the block in the processor's cache. For the
+    first row, a reduction reads the block in advance: memory delivers faster to a reduction than to a product.
     """
     groups, count, channels = cache.shape
     same, few = cache.dtype == other.dtype, other.shape[1] <= _FEW

@@ -1,7 +1,7 @@
 """Half-precision types: bfloat16 as raw bits, and float32 computation for kernels of 16-bit floats.
 
-NumPy has no bfloat16: its arrays are the raw 16 bits as uint16. A kernel is written for float32. `widen_kernel` makes
-it accept float16 and bfloat16: the arguments are converted and the results are rounded, as in torch.
+NumPy has no bfloat16: its arrays are the raw 16 bits as uint16, so a kernel is written for float32. `widen_kernel`
+makes it accept float16 and bfloat16: the arguments are converted and the results are rounded, as in torch.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def bucketize(x: Any, boundaries: Array, out_int32: bool, right: bool, *, out: A
 def searchsorted(
     ordered: Array, x: Any, out_int32: bool, right: bool, side: str | None, sorter: Array | None, *, out: Array
 ) -> None:
-    """Find buckets by ordered (n), or ordered (..., n) for x (..., m). `sorter` is the order of `ordered`."""
+    """Find buckets by ordered (n), or ordered (..., n) for x (..., m), where `sorter` is the order of `ordered`."""
     where = _side(right or side == "right")
     if sorter is not None:
         ordered = np.take_along_axis(ordered, sorter, axis=-1)

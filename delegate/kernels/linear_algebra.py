@@ -160,7 +160,10 @@ def trilinear(
 
 
 def _add_scaled(bias: Array, beta: Any, alpha: Any, out: Array) -> None:
-    """Compute out = beta * bias + alpha * out. A zero beta ignores the bias, even NaN. Integer factors truncate."""
+    """Compute out = beta * bias + alpha * out, where a zero beta ignores the bias, even NaN.
+
+    Integer factors truncate.
+    """
     if out.dtype.kind in "iu":
         alpha, beta = cast(alpha, out.dtype), cast(beta, out.dtype)
     if alpha != 1:

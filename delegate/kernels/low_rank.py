@@ -16,7 +16,7 @@ from delegate.program.dtypes import DType
 def _low_rank_product(x: Array, first: Array, second: Array, ranks: Array, rows: Array, *, out: Array) -> None:
     """Multiply x (T, ..., E) with first (R, M, E) and second (R, M, V) of rows (T), up to ranks (R).
 
-    The result is (T, ..., V). Adjacent tokens of one row are one product. Nothing is read for rows of rank 0.
+    The result is (T, ..., V), where adjacent tokens of one row are one product. Nothing is read for rows of rank 0.
     """
     chosen, used = rows.tolist(), ranks.tolist()
     _check(chosen, used, x, first, second)

@@ -141,7 +141,7 @@ def level(value: float, like: Array) -> Array:
 
 @lru_cache(maxsize=32)
 def _level_block(value: float, sign: float, dtype: DTypeLike) -> Array:
-    """Return a block of one number. The sign distinguishes 0.0 and -0.0, which are equal keys of the cache."""
+    """Return a block of one number, where the sign distinguishes 0.0 and -0.0, which are equal keys of the cache."""
     block = np.full(BLOCK, cast(value, dtype))
     block.flags.writeable = False
     return block

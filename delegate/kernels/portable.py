@@ -1,4 +1,4 @@
-"""The portable kernel library. Its import imports every family, which completes `TABLE`."""
+"""The portable kernel library, whose import imports every family, which completes `TABLE`."""
 
 from __future__ import annotations
 

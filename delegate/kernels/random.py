@@ -76,7 +76,7 @@ def randint_like_low(x: Array, low: int, high: int, *_args: Any, out: Array) -> 
 
 
 def _draw_integers(low: int, high: int, out: Array) -> None:
-    """Draw integers in [low, high). An array of limits is rejected, as torch takes numbers alone."""
+    """Draw integers in [low, high), where an array of limits is rejected, as torch takes numbers alone."""
     np.copyto(out, TABLE.generator.integers(index(low), index(high), size=out.shape), casting="unsafe")
 
 

@@ -29,7 +29,10 @@ def _lstm_cell(
     projection: Array | None,
     out: Array,
 ) -> None:
-    """Run steps. Gates are input, forget, cell, output. One tanh serves all: sigmoid(x) is tanh(x / 2) / 2 + 1 / 2."""
+    """Run steps, with the gates input, forget, cell, output.
+
+    One tanh serves all: sigmoid(x) is tanh(x / 2) / 2 + 1 / 2.
+    """
     state, memory = states
     hidden = memory.shape[1]
     if bias is not None:
@@ -71,7 +74,7 @@ def _gru_cell(
     projection: Array | None,
     out: Array,
 ) -> None:
-    """Run steps. Gates are reset, update, new."""
+    """Run steps, with the gates reset, update, new."""
     (state,) = states
     hidden = state.shape[1]
     transposed = weight.T
@@ -149,7 +152,7 @@ def _run_layers(
     Args:
         cell: runs one direction of one layer.
         x: (rows, features) of all steps, one step after the other.
-        steps: the rows of every step. A step with fewer rows than the step before has fewer active sequences.
+        steps: the rows of every step, where a step with fewer rows than the step before has fewer active sequences.
         states: each of shape (layers * directions, batch, size).
         parameters: per layer and direction, weights from the input and from the state, both biases, a projection.
         has_biases: if there are biases.

@@ -97,7 +97,7 @@ class Kernels:
 
 
 def kernels_of(registry: Registry, requested: KernelRequest | None) -> Kernels:
-    """Return the kernels of these libraries; see `InstalledKernels.tables`. Unknown names are errors."""
+    """Return the kernels of these libraries; see `InstalledKernels.tables`; unknown names are errors."""
     tables = None if requested is None else registry.kernels.tables(requested)
 
     def find_tables() -> Sequence[KernelTable]:

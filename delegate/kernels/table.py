@@ -103,8 +103,8 @@ class KernelTable:
         """Register a function that computes operators into existing memory; a decorator.
 
         It is called as `function(*args, out=out)`. args are in the order of the operator's schema, with all defaults
-        filled in: tensors are arrays (any strides, read-only), lists are lists, sizes are ints, a dtype is a `DType`.
-        Layout, device and memory-format arguments are None.
+        filled in: tensors are arrays (any strides, read-only), lists are lists, sizes are ints, a dtype is a `DType`,
+        and layout, device and memory-format arguments are None.
 
         `out` is a contiguous array of the result's shape and dtype that shares no memory with the arguments. If the
         operator has several results, it is a tuple, also with results that the graph does not use. A result that the
@@ -118,9 +118,9 @@ class KernelTable:
             ops: operators as torch prints them, "mylib.scale.default", or registers them, "mylib::scale".
             dtypes: the supported element types of the tensor arguments and results.
             contiguous: if it needs row-major arrays. Others go to another kernel of the operator, or are copied.
-            whole: if a compound operator is faster so than decomposed. Programs without a backend then preserve it.
+            whole: if a compound operator is faster so than decomposed, which programs without a backend then preserve.
             in_place: if `out` may be the first argument itself, and unchanged elements need not be written. States are
-                then updated at the cost of their changes. The other arguments share no memory with `out`.
+                then updated at the cost of their changes, and the other arguments share no memory with `out`.
             random: if its results differ in every call; it then runs in every call, also with constant arguments.
 
         Raises:

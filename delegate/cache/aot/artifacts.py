@@ -25,7 +25,7 @@ class Location(NamedTuple):
 class ArtifactCache:
     """A cache of artifacts, keyed by everything that they depend on.
 
-    Refusals that name nodes are cached, too. Failures are not, since they may be temporary.
+    Refusals that name nodes are cached, too, but failures are not, since they may be temporary.
 
     Args:
         store: the store of the entries; cached programs refer to them.

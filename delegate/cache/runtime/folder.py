@@ -28,7 +28,7 @@ _warned: set[Path] = set()  # folders, once each in a process
 def cache_folder() -> Path | None:
     """Return the folder of the cache; None if the environment turns it off or the user has no home folder.
 
-    The folder is the value of `DELEGATE_CACHE`, else the platform's default. It need not exist.
+    The folder is the value of `DELEGATE_CACHE`, else the platform's default, and need not exist.
     """
     requested = os.environ.get(VARIABLE, "")
     if requested == OFF:
@@ -44,9 +44,9 @@ def cache_folder() -> Path | None:
 def private(folder: Path | None) -> Path | None:
     """Return a cache folder if only its user may write to it, as ssh requires; else warn, and return None.
 
-    A user who may write there can have machine code run. Neither the folder nor its parts may be writable by others.
-    Their owner must be this user or root. The same holds for its parents, since others could put another folder in its
-    place there; a parent with the sticky bit, such as /tmp, prevents that. A link on the way must have one of these
+    A user who may write there can have machine code run. Neither the folder nor its parts may be writable by others,
+    and their owner must be this user or root. The same holds for its parents, since others could put another folder in
+    its place there; a parent with the sticky bit, such as /tmp, prevents that. A link on the way must have one of these
     owners too, since its owner decides where it leads. A missing folder is later created for the user alone.
     """
     if folder is None:
@@ -112,7 +112,7 @@ class File(NamedTuple):
 
 
 class BoundedFolder:
-    """Files of one kind in one folder. Each file is either complete or absent.
+    """Files of one kind in one folder, of which each is either complete or absent.
 
     Args:
         folder: created for the user alone if it does not exist.
@@ -178,7 +178,7 @@ class BoundedFolder:
         self._drop_abandoned()
 
     def _drop_abandoned(self) -> None:
-        """Remove unfinished files of killed processes. Keep those that may still be written."""
+        """Remove unfinished files of killed processes, but keep those that may still be written."""
         for file in self._scan(_UNFINISHED):
             if time.time() - file.used / 1e9 > _ABANDONED:
                 with suppress(OSError):

@@ -78,7 +78,7 @@ class ProbeCache:
             return None
 
     def put(self, answer: dict[str, Any]) -> None:
-        """Store an answer. If the disk rejects it, a later process repeats the question."""
+        """Store an answer, or leave it to a later process if the disk rejects it."""
         if self._file is None:
             _IN_MEMORY[self._name] = answer
             return
@@ -123,7 +123,7 @@ def _distributions(folder: str) -> list[str]:
 
 
 def _sources(module: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the Python files next to a module with their times. So an edited plugin is queried again."""
+    """Yield the Python files next to a module with their times, so an edited plugin is queried again."""
     top, *inner = module.split(".")
     try:
         spec = importlib.util.find_spec(top)  # of a package that is not inside another: imports nothing

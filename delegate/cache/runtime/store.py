@@ -1,6 +1,6 @@
 """A folder of entries by key: bounded, checksummed, safe for several processes. No failure of it is an error.
 
-An entry is a file that is written under a temporary name and renamed into place. So readers see a complete file or
+An entry is a file that is written under a temporary name and renamed into place, so readers see a complete file or
 none. The file holds, in this order: `_MAGIC`; the SHA-256 of the header; the length of the header; the header as JSON
 (key, metadata, sizes and checksums of the parts); the parts, each aligned to `ALIGNMENT`.
 """
@@ -85,7 +85,7 @@ class Store(BoundedFolder):
             return None
 
     def put(self, key: str, about: Mapping[str, Any], parts: Sequence[bytes | memoryview]) -> tuple[str, ...] | None:
-        """Store metadata and parts under a key. If that fails, warn once per process and folder.
+        """Store metadata and parts under a key, or warn once per process and folder if that fails.
 
         Returns:
             The checksum of each part, as text; None if the entry was not stored.

@@ -64,7 +64,7 @@ class Fault:
         size: the number of operators in the partition.
         tests: the number of sub-regions that were tried.
         rejected: the number of those that the library rejected, so that smaller sets may be wrong too.
-        is_minimal: no operator at a border of the set can be left out. False if the budget was over.
+        is_minimal: no operator at a border of the set can be left out, or False if the budget was over.
         is_confirmed: the partition without these operators is right.
         is_hidden: the results of the partition are within the bounds, or the default ones of an accuracy check.
         remedy: the configuration that runs them elsewhere, or keeps them in float.

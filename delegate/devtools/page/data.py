@@ -1,6 +1,6 @@
 """The data of the page: a report, the memory of its methods, and the times of a profile, as the page reads them.
 
-Names come from untrusted files. All texts of the data have escapes for characters that are not printable.
+Names come from untrusted files, so all texts of the data have escapes for characters that are not printable.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page: a template with the style, the library that lays out graphs, the script, and the data.
 
-The data comes from untrusted files. It is JSON without `<`, `>` and `&`, which the script reads as text and shows as
+The data comes from untrusted files, so it is JSON without `<`, `>` and `&`, which the script reads as text and shows as
 text. A content security policy allows the two scripts of the page by their hashes, and nothing from the network.
 """
 
@@ -55,7 +55,7 @@ def write(text: str, path: str | os.PathLike[str]) -> None:
     """Write a page: completely, or not at all.
 
     Raises:
-        DelegateError: the file cannot be written. An old file of that name is then unchanged.
+        DelegateError: the file cannot be written, and an old file of that name is then unchanged.
     """
     require_file(path, "the report", DelegateError)
     try:

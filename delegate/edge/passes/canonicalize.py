@@ -24,7 +24,7 @@ aten = torch.ops.aten
 class Canonicalize:
     """A pass that writes transpositions as permute, static reshapes as view, and copies without their targets.
 
-    Arguments become positional, without defaults. Numbers are rounded to 16-bit floats if torch rounds them.
+    Arguments become positional, without defaults, and numbers are rounded to 16-bit floats if torch rounds them.
     """
 
     def __call__(self, program: EdgeProgram) -> PassResult:
@@ -95,7 +95,7 @@ def _canonical_form(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] 
 def _round_numbers(node: Node) -> bool:
     """Round the numbers among the operands of an operator on 16-bit floats; return true if one changes.
 
-    Torch rounds them for these operators. For products and quotients it computes with the number itself.
+    Torch rounds them for these operators, but for products and quotients it computes with the number itself.
     """
     if op_name(node) not in _ROUND_NUMBERS:
         return False

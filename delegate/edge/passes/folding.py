@@ -114,8 +114,8 @@ _LAYERS = _CONVOLUTIONS | _LINEARS
 class BatchNormFolding:
     """A pass that folds a BatchNorm into the layer before it.
 
-    The layer must have no other user, and all parameters must be constant. New weights are computed in float64. The
-    layer keeps its name. The BatchNorm is removed.
+    The layer must have no other user, and all parameters must be constant, and new weights are computed in float64. The
+    layer keeps its name, and the BatchNorm is removed.
     """
 
     def __call__(self, program: EdgeProgram) -> PassResult:

@@ -134,7 +134,7 @@ def _key(value: Any) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class DeadCodeElimination:
-    """A pass that erases nodes and constants without users, also in bodies of control flow. States stay."""
+    """A pass that erases nodes and constants without users, also in bodies of control flow, while states stay."""
 
     def __call__(self, program: EdgeProgram) -> PassResult:
         dropped = sum(drop_unused(module.graph) for module in graph_modules(program.graph_module))

@@ -1,7 +1,7 @@
 """Movement of views that merge a dynamic size with other sizes: they sink after the operators that follow them.
 
 With a dynamic batch, a product of matrices reshapes (batch, heads, length, channels) to (batch * heads, length,
-channels), and back. Few libraries infer two sizes of a reshape. Without merged sizes, none has to infer any.
+channels), and back, since few libraries infer two sizes of a reshape. Without merged sizes, none has to infer any.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table over torch's kernels. Its rows are made on demand."""
+"""The table over torch's kernels, whose rows are made on demand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def out_variant(op: OpOverload) -> OpOverload | None:
 def make_kernel(op: OpOverload, *, lazily: bool = False) -> Callable[..., None]:
     """Return a kernel function of an operator: `function(*args, out=...)` on tensors, args in the order of the schema.
 
-    It never writes to its arguments. For an operator that writes, `out` ends with the new values.
+    It never writes to its arguments, except that for an operator that writes, `out` ends with the new values.
 
     Args:
         op: the operator.
@@ -167,7 +167,7 @@ class AtenTable(KernelTable):
     torch_free = False
 
     def seed(self, seed: int) -> None:
-        """Seed torch's global generator. The numbers are then the same as in eager."""
+        """Seed torch's global generator, so that the numbers are the same as in eager."""
         torch.manual_seed(seed)
 
     def find(self, op: str, dtypes: Iterable[DType], *, allocates: bool = False) -> Kernel | None:

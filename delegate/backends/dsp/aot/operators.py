@@ -9,7 +9,7 @@ provider 2.7 itself, queried for each operator and dtype.
 - Its Pad is wrong before most operators but convolutions. So is a concatenation with constants in place of Pad.
 
 Its quantization schemes are 8 bits, and activations of 16 bits with weights of 8. The HTP runs an operator in integers
-if its operands and its result are encoded. It computes everything else in float16.
+if its operands and its result are encoded and computes everything else in float16.
 """
 
 from __future__ import annotations

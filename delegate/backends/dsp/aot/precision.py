@@ -1,7 +1,7 @@
 """Precision on the HTP: what it computes in integers, quantizations that QNN does not round, infinities and exponents.
 
-The HTP computes all other nodes in float16. Such quantizations are rejected, or need a clamp before them. Measured on
-the emulator of onnxruntime-qnn 2.7.0. A quantization is bare if its operand is not computed in integers.
+The HTP computes all other nodes in float16, so such quantizations are rejected, or need a clamp before them. Measured
+on the emulator of onnxruntime-qnn 2.7.0. A quantization is bare if its operand is not computed in integers.
 
 - QNN drops a bare quantization that float16 operators read again, with its rounding and its clamp.
 - It does not round at all if an input is quantized and decoded for an output.

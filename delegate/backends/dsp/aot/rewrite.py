@@ -10,10 +10,10 @@ Measured on the emulator of onnxruntime-qnn 2.7.0:
   fusion.
 - For the root mean square norms of T5 and Llama, weights first, the compiler runs out of memory. It recognises them by
   their pow(x, 2), so powers become products.
-- A layer norm after a sum with a broadcast operand is wrong from the second sample of a batch on. The operand is
+- A layer norm after a sum with a broadcast operand is wrong from the second sample of a batch on, so the operand is
   expanded first.
 - A slice, a part of a split or a roll is fused with the convolution or pool after it. That operator then reads wrong
-  places, or beyond its memory. So it is with concatenated rows. Their elements are gathered by index.
+  places, or beyond its memory, and so it is with concatenated rows. Their elements are gathered by index.
 - Quantization rounds to the nearest integer only after a clamp (`precision.py`).
 """
 

@@ -110,7 +110,7 @@ class Device:
         self._users.add(user)
 
     def clear(self) -> None:
-        """Release everything on the device. The library then starts again, with the device that is available."""
+        """Release everything on the device, so that the library starts again with the device that is available."""
         with self.lock:
             for user in tuple(self._users):
                 user.release()

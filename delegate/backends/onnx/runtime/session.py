@@ -147,7 +147,7 @@ class OpenSession(Protocol):
 
 
 class OnnxDelegate(Delegate):
-    """A model on a provider. It reads inputs from the caller's memory and writes results there, without copies.
+    """A model on a provider, which reads inputs from the caller's memory and writes results there, without copies.
 
     A session that has failed is not used again: the next call opens another one.
 

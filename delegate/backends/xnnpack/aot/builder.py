@@ -109,7 +109,7 @@ class RegionBuilder:
     def keeps_nan(self) -> bool:
         """Return true if a lowering must propagate NaN that XNNPACK's operators lose, see `lowerings.table`.
 
-        If not, record the node in `nan_lost`. Integers have no NaN.
+        If not, record the node in `nan_lost`, since integers have no NaN.
         """
         if self.result is None and not self._exact_nan:
             self.nan_lost.add(self.origin)
@@ -169,7 +169,7 @@ class RegionBuilder:
     def operand(self, node: Any, order: Order | None = None, result: int = 0) -> Operand:
         """Return the value of a node, in its own order or in the requested one.
 
-        A transpose is emitted at most once per value and order. Constants are rearranged here.
+        A transpose is emitted at most once per value and order, and constants are rearranged here.
 
         Args:
             node: an input, a constant, or a node that was lowered before.
@@ -310,7 +310,7 @@ class RegionBuilder:
     def constant(self, array: Array | Coded, order: Order | None = None) -> Operand:
         """Add a constant, passed in logical order, stored in `order` (None: row-major).
 
-        A constant in integers stays in integers. For operators on floats, XNNPACK decodes it when the model is loaded.
+        A constant in integers stays in integers; for operators on floats, XNNPACK decodes it when the model is loaded.
         """
         order = layout.row_major(array.ndim) if order is None else order
         if isinstance(array, Coded):

@@ -62,7 +62,7 @@ def same_memory(shape: Sequence[Size], order: Order, other: Order) -> bool:
 def groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
     """Pair runs of old dimensions with runs of new ones of the same number of elements, as finely as possible.
 
-    Dimensions of size 1 are omitted. Returns None if symbolic sizes hide the pairing.
+    Dimensions of size 1 are omitted; the result is None if symbolic sizes hide the pairing.
 
     >>> groups((2, 3, 4, 5), (6, 20))
     [([0, 1], [0]), ([2, 3], [1])]

@@ -55,7 +55,7 @@ def exact(array: Array) -> Coded | None:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value in the model. Truth values, which are only inputs, are 0 and 1 in float32.
+    """A value in the model, where booleans, which are only inputs, are 0 and 1 in float32.
 
     Args:
         index: index of its TFLite tensor.

@@ -100,7 +100,7 @@ def _aligned_vector(builder: flatbuffers.Builder, data: Array) -> int:
 class Model:
     """A TFLite model of one subgraph under construction.
 
-    Tensors are named by their index. Sizes are physical: in the order that the data has in memory.
+    Tensors are named by their index, and sizes are physical: in the order that the data has in memory.
 
     Attributes:
         origins: the origin of each operator, in order.
@@ -192,7 +192,7 @@ class Model:
         self.origins.append(origin)
 
     def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-        """Return the model as bytes, which are reproducible. Raise ModelTooLarge for 2 GiB of constants."""
+        """Return the model as bytes, which are reproducible, or raise ModelTooLarge for 2 GiB of constants."""
         if self._bytes > _LIMIT:
             raise ModelTooLarge(f"{self._bytes / 2**30:.1f} GiB of constants, but a TFLite model holds less than 2 GiB")
         self._number_buffers()

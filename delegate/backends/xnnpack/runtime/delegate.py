@@ -34,7 +34,7 @@ Reopen = Callable[[ReportOperator], Delegate | None]
 
 
 class Engine(Protocol):
-    """An engine that runs a model. Every method raises ValueError or RuntimeError if LiteRT fails.
+    """An engine that runs a model, of which every method raises ValueError or RuntimeError if LiteRT fails.
 
     Attributes:
         sources: arrays to fill before a run.

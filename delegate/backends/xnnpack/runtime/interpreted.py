@@ -1,4 +1,4 @@
-"""LiteRT's interpreter, whose one operator is XNNPACK's. It runs models whose packed weights are not shared.
+"""LiteRT's interpreter, whose one operator is XNNPACK's, for models whose packed weights are not shared.
 
 A large model is a file in memory, which LiteRT maps, without the weights that XNNPACK has packed. Otherwise a process
 would hold them twice, and a third time if LiteRT received bytes. LiteRT silently runs rejected operators with slow
@@ -164,7 +164,7 @@ class ModelFile:
             left, start = left[count:], start + count
 
     def release(self, places: Iterable[tuple[int, int]]) -> None:
-        """Release the memory of parts, each (start, size). Later reads return zeros."""
+        """Release the memory of parts, each (start, size), so that later reads return zeros."""
         for start, size in places:
             first, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
             if end > first:

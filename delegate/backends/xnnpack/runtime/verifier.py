@@ -140,7 +140,7 @@ def fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
 
 
 def agree(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
-    """Return true if an operator computes in floats or in integers, not in both. Weights alone may be integers."""
+    """Return true if an operator computes in floats or in integers, not in both; weights alone may be integers."""
     values = [tensor.kind for letter, tensor in used if letter == "x"] + [t.kind for t in outputs]
     if name == "DEQUANTIZE":
         return outputs[0].kind == FLOAT

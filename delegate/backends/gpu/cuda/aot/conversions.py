@@ -3,7 +3,7 @@
 In TVM 0.27, the importer's conversions have these faults:
 
 - `take` reads beyond a tensor if an index is negative.
-- baddbmm sums up in the dtype of the operands. Attention drops `scale` and rejects boolean masks.
+- baddbmm sums up in the dtype of the operands, and attention drops `scale` and rejects boolean masks.
 - Fills with a number, and slices of dynamic sizes counted from the last dimension, do not compile.
 - Maxima and bounds lose NaN, and LLVM's `!=` of NaN is false.
 - A cast to bfloat16 within one function does not round.

@@ -1,10 +1,11 @@
 """CUDA's WMMA instructions as tensor intrinsics of TVM: tiles of 16x16x16, operands of 16 bits, sums in float32.
 
-TVM's own (`tvm.s_tir.tensor_intrin`) are the same without bfloat16. Their import parses the intrinsics of every target,
-which takes a minute. Annotations must not be lazy here, because TVM's parser reads the source of these functions.
+TVM's own (`tvm.s_tir.tensor_intrin`) are the same without bfloat16, but their import parses the intrinsics of every
+target, which takes a minute. Annotations must not be lazy here, because TVM's parser reads the source of these
+functions.
 
-Operands in float32 are read as TF32, in tiles of 16x16x8. TVM 0.27 declares no fragments for them. Here their fragments
-are of bfloat16, which has no tiles of that shape, and `with_tf32` corrects them in CUDA's source.
+Operands in float32 are read as TF32, in tiles of 16x16x8, for which TVM 0.27 declares no fragments. Here their
+fragments are of bfloat16, which has no tiles of that shape, and `with_tf32` corrects them in CUDA's source.
 """
 
 # mypy: disable-error-code="untyped-decorator"

@@ -85,7 +85,7 @@ def mish(x: Any) -> Any:
 
 
 def log_sigmoid(x: Any) -> Any:
-    """Return -softplus(-x). The exporter's log(sigmoid(x)) is -inf from -104 down."""
+    """Return -softplus(-x), because the exporter's log(sigmoid(x)) is -inf from -104 down."""
     op = ops()
     return op.Neg(softplus(typed(op.Neg(x), x)))
 

@@ -50,7 +50,7 @@ def _filled(number: float, shape: Sequence[int], like: Any) -> Any:
 def group_norm(
     x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
 ) -> Any:
-    """Return a group norm: groups as instances, then weights per channel. Providers have no GroupNormalization."""
+    """Return a group norm: groups as instances, then weights per channel, as providers have no GroupNormalization."""
     op = ops()
     plain_weight, plain_bias = (_filled(number, [num_groups], x) for number in (1.0, 0.0))
     groups = op.Reshape(x, ints([x.shape[0], num_groups, -1]))

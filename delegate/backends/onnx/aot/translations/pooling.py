@@ -98,7 +98,7 @@ def average(
     """Return ONNX's average pool; if a window exceeds the image, pad first, because providers differ there.
 
     The pool then divides by the size of the window, and a constant corrects this to torch's divisor. `summed`: the pool
-    is a convolution of each channel by equal weights, which also pads. Integers in disjoint windows stay a pool.
+    is a convolution of each channel by equal weights, which also pads, where integers in disjoint windows stay a pool.
     The windows of few channels are summed by a convolution too, and then divided as torch does.
     """
     op, rank = ops(), len(kernel_size)

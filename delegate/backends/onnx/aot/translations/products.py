@@ -25,7 +25,7 @@ def row_products(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: fl
 
 
 def products(x: Any, y: Any) -> Any:
-    """Return x @ y. Vectors become matrices, because ONNX Runtime fuses a Transpose with what it takes for a matrix."""
+    """Return x @ y with vectors as matrices, because ONNX Runtime fuses a Transpose with what it takes for a matrix."""
     op, left, right = ops(), len(x.shape) == 1, len(y.shape) == 1
     x, y = op.Unsqueeze(x, ints([0])) if left else x, op.Unsqueeze(y, ints([1])) if right else y
     product = op.MatMul(x, y)

@@ -1,4 +1,4 @@
-"""Quantization, as PT2E leaves it in a program. Scales and zero points are constants of wider types."""
+"""Quantization, as PT2E leaves it in a program, with scales and zero points as constants of wider types."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
 def by_weights(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any) -> Any:
     """Resize by one product per dimension, with the weights that torch uses for each pixel.
 
-    Torch resizes the rows of a unit matrix. The result holds the weight of each row in every pixel.
+    Torch resizes the rows of a unit matrix, and the result holds the weight of each row in every pixel.
     """
     shape, result = list(x.shape), x
     new, align, factors = _options(shape[2:], size, rest)

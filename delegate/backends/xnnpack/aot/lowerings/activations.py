@@ -119,7 +119,7 @@ def elu(builder: RegionBuilder, node: Node) -> None:
 
 
 def _elu(builder: RegionBuilder, x: Operand, alpha: float, scale: float, input_scale: float) -> Operand:
-    """Emit scale * (max(x, 0) + alpha * expm1(min(input_scale * x, 0))). TFLite's ELU has all three at 1."""
+    """Emit scale * (max(x, 0) + alpha * expm1(min(input_scale * x, 0))), which is TFLite's ELU if all three are 1."""
     if alpha == scale == input_scale == 1:
         return unary(builder, "ELU", x)
     below = binary(builder, "MINIMUM", x, 0.0)
@@ -203,7 +203,7 @@ def mish(builder: RegionBuilder, node: Node) -> None:
 def log1p_exp(builder: RegionBuilder, x: Operand) -> Operand:
     """Emit log(1 + exp(-|x|)), to full precision even if the result is tiny.
 
-    With e = exp(-|x|) <= 1 and z = e / (2 + e), the result is 2 * atanh(z). Its series converges fast for z <= 1/3.
+    With e = exp(-|x|) <= 1 and z = e / (2 + e), the result is 2 * atanh(z), whose series converges fast for z <= 1/3.
     """
     e = unary(builder, "EXP", unary(builder, "NEG", unary(builder, "ABS", x)))
     z = binary(builder, "DIV", e, binary(builder, "ADD", e, 2.0))
@@ -230,7 +230,7 @@ def _threshold(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.softplus.default", check=every(floats, _threshold), keep=True)
 def softplus(builder: RegionBuilder, node: Node) -> None:
-    """Lower to x beyond 0, plus log(1 + exp(-|beta * x|)) / beta. No threshold is needed."""
+    """Lower to x beyond 0, plus log(1 + exp(-|beta * x|)) / beta, which needs no threshold."""
     beta = float(arg(node, 1, 1))
     x = builder.operand(node.args[0])
     beyond = unary(builder, "RELU", x) if beta > 0 else binary(builder, "MINIMUM", x, 0.0)
@@ -255,7 +255,7 @@ def log_sigmoid(builder: RegionBuilder, node: Node) -> None:
     ),
 )
 def batch_norm(builder: RegionBuilder, node: Node) -> None:
-    """Lower to x * scale + shift per channel. Passes fold these into a preceding convolution."""
+    """Lower to x * scale + shift per channel, which passes fold into a preceding convolution."""
     x_node, weight, bias, mean, var, _, eps = cast(Any, node.args)
     x = builder.operand(x_node)
     scale = 1 / np.sqrt(builder.array(var).astype(np.float64) + eps)

@@ -3,7 +3,7 @@
 Attention becomes two batched products around a softmax, with masks and grouped heads. Constant masks become bounds;
 masks computed at run time are inputs that hold 0 and 1.
 
-XNNPACK has no booleans. The runtime part writes a mask into the model's input as floats. Tensors derived from a mask
+XNNPACK has no booleans, so the runtime part writes a mask into the model's input as floats. Tensors derived from a mask
 are computed once for all layers.
 """
 
@@ -291,7 +291,7 @@ def _masked(node: Node) -> Verdict:
 
 @TABLE.lowers("aten.scaled_dot_product_attention.default", check=every(_operands, _options, _heads, _masked), keep=True)
 def lower_attention(builder: RegionBuilder, node: Node) -> None:
-    """Lower to softmax(query * scale @ key.mT + mask) @ value. Fully masked rows give 0, as in torch.
+    """Lower to softmax(query * scale @ key.mT + mask) @ value, where fully masked rows give 0, as in torch.
 
     Heads that share a key become rows of one product.
     """
@@ -348,7 +348,7 @@ def _constant_mask(builder: RegionBuilder, node: Node) -> Array | None:
 def _add_computed(builder: RegionBuilder, mask: Operand, scores: Operand) -> tuple[Operand, Operand]:
     """Add a mask that is known at run time only.
 
-    Infinities become the lowest number. That changes the softmax of fully masked rows only. These rows are
+    Infinities become the lowest number, which changes the softmax of fully masked rows only. These rows are
     detected on half of the mask, where -inf and the lowest number still differ.
     """
     (mask,) = builder.broadcast([mask], scores.rank, scores.order)

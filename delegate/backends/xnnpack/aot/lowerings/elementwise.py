@@ -123,7 +123,7 @@ def lower_unary(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.neg.default", check=floats)
 def lower_neg(builder: RegionBuilder, node: Node) -> None:
-    """Lower to a product with -1. NEG subtracts from 0, which gives 0.0 for 0.0 instead of -0.0."""
+    """Lower to a product with -1, because NEG subtracts from 0, which gives 0.0 for 0.0 instead of -0.0."""
     builder.set(node, binary(builder, "MUL", builder.operand(node.args[0]), -1.0))
 
 
@@ -234,7 +234,7 @@ def reciprocal(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.rsqrt.default", check=floats)
 def rsqrt(builder: RegionBuilder, node: Node) -> None:
-    """Lower to 1 / sqrt(x). XNNPACK's RSQRT gives NaN for 0."""
+    """Lower to 1 / sqrt(x), because XNNPACK's RSQRT gives NaN for 0."""
     builder.set(node, inverse(builder, unary(builder, "SQRT", builder.operand(node.args[0]))))
 
 

@@ -227,7 +227,7 @@ def lower_cat(builder: RegionBuilder, node: Node) -> None:
 def _overlay(builder: RegionBuilder, parts: Sequence[Operand], dim: int, shape: tuple[Size, ...]) -> Operand:
     """Concatenate parts of which some are unexpanded.
 
-    The result is the sum of all parts, each padded with zeros. Unexpanded parts broadcast in the sum.
+    The result is the sum of all parts, each padded with zeros, where unexpanded parts broadcast in the sum.
     """
     sizes = [cast(int, p.shape[dim]) for p in parts]
     total: Operand | None = None

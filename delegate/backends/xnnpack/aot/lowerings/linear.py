@@ -24,7 +24,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 def fully_connected(
     builder: RegionBuilder, x: Operand, weight: Array | Coded, bias: Array | None, shape: tuple[Size, ...]
 ) -> Operand:
-    """Emit x @ weight.T + bias; weight is [O, I]. Leading dimensions of x keep their order."""
+    """Emit x @ weight.T + bias; weight is [O, I], where leading dimensions of x keep their order."""
     last = x.rank - 1
     x = builder.reorder(x, (*(d for d in x.order if d != last), last))
     row = x if x.rank > 1 else builder.reshape(x, (1, *x.shape))
@@ -48,7 +48,8 @@ def matrix_product(builder: RegionBuilder, a: Node, b: Node, shape: tuple[Size, 
 def batch_matmul(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Size, ...]) -> Operand:
     """Emit a @ b, without a transpose if BATCH_MATMUL supports the order of the factors.
 
-    (a @ b) is also (b.T @ a.T).T. If both are stored transposed, the factors are swapped and the result is transposed.
+    (a @ b) is also (b.T @ a.T).T, so if both are stored transposed, the factors are swapped and the result is
+    transposed.
     """
     rank = len(shape)
     batch = _batch_order(a, b, rank)

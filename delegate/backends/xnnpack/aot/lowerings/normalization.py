@@ -29,7 +29,7 @@ def scaled(builder: RegionBuilder, d: Operand, dims: Sequence[int], eps: float) 
 
 
 def affine(builder: RegionBuilder, y: Operand, weight: Any, bias: Any) -> Operand:
-    """Emit y * weight + bias. Either may be None, a node or an operand that broadcasts."""
+    """Emit y * weight + bias, where either may be None, a node or an operand that broadcasts."""
     for name, value in (("MUL", weight), ("ADD", bias)):
         if value is not None:
             (other,) = builder.broadcast([value], y.rank, y.order)
@@ -151,7 +151,7 @@ def lower_softmax(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten._log_softmax.default", check=every(floats, _has_dimension))
 def lower_log_softmax(builder: RegionBuilder, node: Node) -> None:
-    """Lower to x - m - log(sum(exp(x - m))) with the maximum m. The logarithm of a softmax would underflow."""
+    """Lower to x - m - log(sum(exp(x - m))) with the maximum m, since the logarithm of a softmax would underflow."""
     x = builder.operand(source(node))
     dims = [arguments(node)["dim"] % x.rank]
     shifted = binary(builder, "SUB", x, reduce(builder, "REDUCE_MAX", x, dims, keepdim=True))

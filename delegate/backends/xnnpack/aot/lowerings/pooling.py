@@ -1,4 +1,4 @@
-"""Pooling: maxima and averages. Window sizes of adaptive pooling follow from the sizes of input and result."""
+"""Pooling: maxima and averages, where window sizes of adaptive pooling follow from the sizes of input and result."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ _DEPTHWISE_SIZES = frozenset({3, 4, 9, 25})
 def average(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
     """Emit averages of windows.
 
-    AVERAGE_POOL_2D gives -inf for NaN and supports no gaps between windows. A depthwise convolution handles both.
+    AVERAGE_POOL_2D gives -inf for NaN and supports no gaps between windows, but a depthwise convolution handles both.
     """
     kernel = ones(cast(int, x.shape[1]), windows.kernel, 1 / (windows.kernel[0] * windows.kernel[1]))
     small = None if builder.result is None else exact(kernel)

@@ -91,7 +91,7 @@ def _at_run_time(node: Node) -> Verdict:
 @TABLE.lowers(*DECODES[:3], check=_decodable)
 @TABLE.lowers(*DECODES[3:], check=_decodable, keep=True)
 def lower_dequantize(builder: RegionBuilder, node: Node) -> None:
-    """Pass on the integers. Operators in floats decode them."""
+    """Pass on the integers, which operators in floats decode."""
     source = cast(Node, node.args[0])
     if not builder.is_constant(source) and op_name(node) != DEQUANTIZE:
         at_run_time(builder, node)
@@ -120,7 +120,7 @@ def skip_absorbed(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers(*DECODES_BY[:-1], check=_only_in_layers)
 def at_run_time(builder: RegionBuilder, node: Node) -> None:
-    """Pass on the value before quantization. The layers that read it quantize it themselves."""
+    """Pass on the value before quantization, since the layers that read it quantize it themselves."""
     quantization = chain(node)
     if quantization is None:
         raise RegionRefused({node.name: LAYERS_ONLY})
@@ -309,7 +309,7 @@ def _is_activation(node: Node) -> bool:
 
 
 def match_decoded_weights(layer: Node) -> Sequence[Node] | Verdict | None:
-    """Match a layer in floats and the nodes that decode its weights. XNNPACK decodes them when the model is loaded."""
+    """Match a layer in floats and the nodes that decode its weights, which XNNPACK decodes when the model is loaded."""
     if chain(layer.args[0]) is not None or not TABLE.check(layer, "XNNPACK"):
         return None
     decoding = (*_decoded(layer, 1), *_decoded(layer, 2))

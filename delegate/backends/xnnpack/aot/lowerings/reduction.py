@@ -207,7 +207,7 @@ def lower_norm(builder: RegionBuilder, node: Node) -> None:
 def lower_logsumexp(builder: RegionBuilder, node: Node) -> None:
     """Lower to log(sum(exp(x - m))) + m with the finite m nearest to the maximum, and at least the maximum.
 
-    The last step changes infinity only. XNNPACK's kernel for CPUs without AVX-512 gives it a finite logarithm.
+    The last step changes infinity only, because XNNPACK's kernel for CPUs without AVX-512 gives it a finite logarithm.
     """
     x, dims = builder.operand(source(node)), reduced_dims(node)
     largest = reduce(builder, "REDUCE_MAX", x, dims, keepdim=True)

@@ -216,7 +216,7 @@ def lower_expand(builder: RegionBuilder, node: Node) -> None:
 
 
 def repeat_ones(builder: RegionBuilder, x: Operand, times: Mapping[int, int], rank: int) -> Operand:
-    """Repeat dimensions of size 1. The result has `rank` dimensions; new dimensions come first."""
+    """Repeat dimensions of size 1 to `rank` dimensions, of which new ones come first."""
     missing = rank - x.rank
     order = (*range(missing), *(d + missing for d in x.order))
     shape = [*(1,) * missing, *x.shape]

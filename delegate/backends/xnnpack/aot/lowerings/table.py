@@ -151,7 +151,7 @@ def propagate_nan(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
 
 
 def propagate_nan_of_log(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
-    """Return y, the logarithm of x, with infinity and NaN from x. Without AVX-512, XNNPACK's result is about 88."""
+    """Return y, the logarithm of x, with infinity and NaN from x, as XNNPACK's result is about 88 without AVX-512."""
     if not builder.keeps_nan():
         return y
     small = builder.emit("MUL", [x, builder.scalar(1.2e-38)], x.shape, x.order, "MulOptions")  # at most 4.1
@@ -163,7 +163,7 @@ def propagate_nan_of_log(builder: RegionBuilder, y: Operand, x: Operand) -> Oper
 def without_large_angles(builder: RegionBuilder, x: Operand) -> Operand:
     """Return x with infinity instead of 2^27 and more.
 
-    XNNPACK's sine and cosine of infinity are NaN. Those of large numbers are numbers in the hundreds.
+    XNNPACK's sine and cosine of infinity are NaN; those of large numbers are numbers in the hundreds.
     """
     if not builder.keeps_nan():
         return x
@@ -185,7 +185,7 @@ def propagate_nan_along(builder: RegionBuilder, y: Operand, x: Operand, dims: Se
 def propagate_nan_of_operand(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
     """Return y, a maximum or minimum of x and another operand, with NaN where x has NaN.
 
-    x broadcasts to y. On x86, XNNPACK propagates NaN of one operand only.
+    x broadcasts to y, but on x86, XNNPACK propagates NaN of one operand only.
     """
     if not builder.keeps_nan():
         return y

@@ -91,7 +91,7 @@ def lower_view(builder: RegionBuilder, node: Node) -> None:
 
 
 def _split(builder: RegionBuilder, x: Operand, dim: int, count: Size) -> Operand:
-    """Split a dimension into (count, rest). `count` is second in memory, as attention requires."""
+    """Split a dimension into (count, rest), where `count` is second in memory, as attention requires."""
     rest, shape = x.shape[dim] // count, x.shape
     unsqueezed = unsqueeze_by_product(builder, x, (*shape[:dim], 1, *shape[dim:]), dim)
     parts = [take(builder, unsqueezed, dim + 1, (i * rest, (i + 1) * rest), rest) for i in range(count)]
