@@ -30,7 +30,7 @@ class MeasurementInfo:
     Args:
         name: also the entry point's name.
         description: one line.
-        runtime: "package.module:name" of the part that measures. It never imports torch.
+        runtime: "package.module:name" of the part that measures and never imports torch.
         aot: the same of the part that places nodes by the results; empty without such a part.
         requires: modules that the runtime part imports and that may be absent.
         install: the exact command that installs these modules.

@@ -175,7 +175,7 @@ def select(
 def _keeps(settings: Fallback, automatic: Iterable[str], backends: Iterable[str]) -> dict[str, bool]:
     """Return the backends whose partitions have kernel fallbacks, of all backends; see `emit`.
 
-    By default these are the automatically selected plugins. The configuration can select all backends, or none.
+    By default these are the automatically selected plugins, but the configuration can select all backends, or none.
     """
     if settings.keep is None:
         return dict.fromkeys(automatic, False)

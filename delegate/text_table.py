@@ -110,8 +110,8 @@ def fold_line(line: str, width: int) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Return the text with escapes for characters that are not printable. Names in a foreign file may hold such.
+    """Return the text with escapes for characters that are not printable, since names in a foreign file may hold such.
 
-    Control characters (C0, C1) could control a terminal. Direction marks could hide the real text.
+    Control characters (C0, C1) could control a terminal, and direction marks could hide the real text.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

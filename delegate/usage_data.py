@@ -13,7 +13,7 @@ def opt_out(
     """Keep a library from sending usage data, and from the files that it keeps for this, in this process.
 
     Call it in the `__init__` of the package whose modules import the library. It then comes before every import of the
-    library, in separate processes for compilers and isolated programs too. After the import it is too late.
+    library, in separate processes for compilers and isolated programs too, because after the import it is too late.
 
     Args:
         variables: environment variables -> the value that turns the usage data off. One that the user has set stays.

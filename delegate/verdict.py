@@ -41,7 +41,7 @@ class Verdict:
         reason: None for yes.
         message: a sentence about this node, e.g. "groups=3 does not divide 8 channels".
         remedy: a change that would make the answer yes, if known.
-        tag: A mark on a yes: nodes with different tags never share a partition. Most backends leave it empty.
+        tag: A mark on a yes: nodes with different tags never share a partition; most backends leave it empty.
         in_parts: A mark on a yes: it runs the operators that this one is made of. The planner sets it, not the backend.
     """
 

@@ -98,13 +98,13 @@ class CompileFailure:
 class Compiler:
     """A compiler for the methods of one program; partition names are unique among them.
 
-    The steps of a method are its edge program, a plan, regions, artifacts. Then the partitions are extracted.
+    The steps of a method are its edge program, a plan, regions, artifacts, after which the partitions are extracted.
 
     Attributes:
         decomposed: compound operators that are not preserved for any backend.
         failures: the regions that backends failed to compile, so that nodes of them were moved.
         costs: plans are the cheapest by these estimates; None: plans are by preference.
-        ways: method -> the way that its plan takes; the cheapest one by default. See `delegate.partitioner.search`.
+        ways: method -> the way that its plan takes; the cheapest one by default; see `delegate.partitioner.search`.
         reserved: partition names of other methods in the program, which are not given again.
     """
 
@@ -196,7 +196,7 @@ class Compiler:
     def fork_for_way(
         self, method: str, way: str, costs: Estimates | None = None, *, keep_all: bool = False
     ) -> Compiler:
-        """Return a compiler of one method, in its present form, whose plan takes a way. Both share their artifacts.
+        """Return a compiler of one method, in its present form, whose plan takes a way, and both share their artifacts.
 
         Args:
             method: the name of the method.

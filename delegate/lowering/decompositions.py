@@ -1,6 +1,6 @@
 """Decomposition of compound nodes of a method, in rounds that plans record, and the same rounds again.
 
-After each round the passes run. So names of nodes and folded constants depend on which nodes are decomposed together.
+After each round the passes run, so names of nodes and folded constants depend on which nodes are decomposed together.
 """
 
 from __future__ import annotations

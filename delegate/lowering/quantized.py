@@ -109,7 +109,7 @@ class BoundedQuantizer:
         programs: the float programs by method.
         bounds: The bounds that results keep against the float programs.
         samples: the calls to compare by method; methods without samples, or with random numbers, are not compared.
-        backends: the backends in use. The first that runs integers is the default of a section.
+        backends: the backends in use, of which the first that runs integers is the default of a section.
         registry: the registry of backends.
         progress: called with short progress texts.
         methods: the methods to quantize; None for all.
@@ -234,7 +234,7 @@ def _layer_operators(section: Quantization | None, backends: Sequence[str], regi
 
     Args:
         section: the section of the configuration; None if the model was quantized before.
-        backends: the backends in use. The first that runs integers is the default of the section.
+        backends: the backends in use, of which the first that runs integers is the default of the section.
         registry: the registry of backends.
     """
     for name in backends if section is None or section.backend is None else (section.backend,):

@@ -2,7 +2,7 @@
 
 Greedy by size, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020). The largest
 block is placed first, each at the tightest gap between placed blocks that are alive at the same time. If the result
-exceeds the largest sum of live blocks, the blocks beyond that limit are placed first. This is repeated a few times.
+exceeds the largest sum of live blocks, the blocks beyond that limit are placed first, which is repeated a few times.
 Then the same is done with the longest-lived blocks first, of equal size and of any size.
 """
 
@@ -28,7 +28,7 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
 
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Return the offset of each block, and the size of the arena, in bytes. Offsets are multiples of ALIGNMENT.
+    """Return the offset of each block, and the size of the arena, in bytes, where offsets are multiples of ALIGNMENT.
 
     Blocks of size 0 get offset 0. If very many blocks are alive at the same time, they are placed in the order of time.
     That may take more memory, but only O(blocks * log(blocks)) time.
@@ -166,7 +166,7 @@ class FreeList:
 
 
 def largest_live_sum(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the largest total size of the blocks alive at one step. No arena can be smaller."""
+    """Return the largest total size of the blocks alive at one step, since no arena can be smaller."""
     changes: dict[int, int] = defaultdict(int)
     for block in lifetimes:
         changes[block.start] += block.size

@@ -66,9 +66,9 @@ def assign_storage(
 ) -> MemoryPlan:
     """Assign memory to every value.
 
-    Storages of constants, states and inputs stay unchanged. A value that the method returns, or that a result is a view
-    of, becomes an OUTPUT. A result of a view operator becomes an ALIAS if the strides allow it. Other values share the
-    arena of their memory space.
+    Storages of constants, states and inputs stay unchanged, while a value that the method returns, or that a result is
+    a view of, becomes an OUTPUT. A result of a view operator becomes an ALIAS if the strides allow it. Other values
+    share the arena of their memory space.
 
     Args:
         symbols: the numbers of the symbols that the method uses.

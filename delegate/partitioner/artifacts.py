@@ -43,7 +43,7 @@ class Artifacts:
         """Return the artifact of a region.
 
         Raises:
-            RegionRefused: the library rejects nodes of the region. If it does not name them, they are bisected.
+            RegionRefused: the library rejects nodes of the region, and if it does not name them, they are bisected.
             DelegateError: the backend failed.
         """
         try:

@@ -73,8 +73,8 @@ def assign(
 ) -> list[NodeGroup]:
     """Divide the nodes into groups in a valid order; each group of a backend is a partition.
 
-    A partition below the threshold is rejected. Its nodes go to the next backend that supports them, else to the host,
-    and their verdicts give the reason. Views at the boundary that the runtime computes without a copy leave, too.
+    A partition below the threshold is rejected, and its nodes go to the next backend that supports them, else to the
+    host, and their verdicts give the reason. Views at the boundary that the runtime computes without a copy leave, too.
 
     Args:
         nodes: A graph's nodes in its order, without placeholders and output.

@@ -91,7 +91,7 @@ class RegionExtractor:
         self._idle = self._idle_numbers()
 
     def _idle_numbers(self) -> set[Node]:
-        """Return the numbers that only partitions use. Regions get them from shapes, so they are not computed."""
+        """Return the numbers that only partitions use, which regions read from shapes, so they are not computed."""
         idle: set[Node] = set()
         for node in reversed(self.plan.program.graph.nodes):
             is_size = node.op == "call_function" and is_number(node)
@@ -113,7 +113,7 @@ class RegionExtractor:
         return Boundary(tuple(inputs), tuple(constants), tuple(outputs))
 
     def extract(self, partition: Partition, policy: DecompositionPolicy | None = None) -> Region:
-        """Return a partition as a graph of its own. Symbolic numbers among arguments become their values.
+        """Return a partition as a graph of its own, in which symbolic numbers among arguments become their values.
 
         Args:
             partition: A partition of the plan.

@@ -60,7 +60,7 @@ class Partitioner(ABC):
 
         The method is called once for the program's graph and once for every graph of its control flow. It can only
         narrow the selection of the backend. A yes to a node that `check` refuses counts as this refusal, and nodes
-        without a verdict are refused. Nodes of different `Verdict.tag` never share a partition. The method must not
+        without a verdict are refused, and nodes of different `Verdict.tag` never share a partition. The method must not
         change the graph.
 
         Args:

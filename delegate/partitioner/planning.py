@@ -242,7 +242,7 @@ class _Planner:
     ) -> list[Node]:
         """Return compound nodes without a kernel that a backend supports in part before a later one supports them all.
 
-        As the only backend, it would get their supported parts, since no kernel runs the nodes. So it gets them here.
+        As the only backend, it would get their supported parts, since no kernel runs the nodes, so it gets them here.
         """
         if not any(query.partial for query in queries):
             return []

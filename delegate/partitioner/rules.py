@@ -21,14 +21,14 @@ class PartitionRules:
     """Rules over the verdicts of the backends.
 
     An operator pattern is a shell pattern over the full name ("aten.add.Tensor") or the name without the overload
-    ("aten.add"). A module pattern is a shell pattern over the path of a module ("encoder.layer.*"). It includes all
-    modules below. A pin forbids all other backends. If the backend of a pin cannot run the node, the node stays
+    ("aten.add"). A module pattern is a shell pattern over the path of a module ("encoder.layer.*"), and it includes all
+    modules below. A pin forbids all other backends, and if the backend of a pin cannot run the node, the node stays
     portable and the plan has a note. The first matching pin decides; pins by node come before pins by module.
 
     Args:
         min_partition_size: a partition with fewer operators is rejected. Operators that only change the layout of data
             (view, permute, clone, ...) do not count. So the default of 1 rejects partitions that do nothing else, and 0
-            accepts all. Partitions with a pinned node are always accepted.
+            accepts all, and partitions with a pinned node are always accepted.
         include: operators that any backend may take; empty for all.
         exclude: operators that no backend may take.
         backend_include, backend_exclude: the same per backend, by name.
@@ -164,7 +164,7 @@ def _operators(patterns: Iterable[str], option: str) -> list[RulePattern]:
 
 
 def _first(patterns: list[RulePattern], texts: tuple[str, ...]) -> RulePattern | None:
-    """Return the first matching pattern. All are tried, so that `used` is right for each."""
+    """Return the first matching pattern, but try all, so that `used` is right for each."""
     matching = [p for p in patterns if p.matches(texts)]
     return matching[0] if matching else None
 

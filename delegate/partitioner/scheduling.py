@@ -30,7 +30,7 @@ class Run:
 def schedule(taken: Container[int], predecessors: Sequence[Sequence[int]]) -> list[Run]:
     """Order the units in runs, alternately of the backend and of others; each unit comes after its predecessors.
 
-    Every run has all units that can be reached without a unit of the other kind, so it is maximal. Since it is
+    Every run has all units that can be reached without a unit of the other kind, so it is maximal; since it is
     contiguous, it is convex. No valid order has fewer runs: a unit's run is the largest number of kind changes
     on a path to it.
 

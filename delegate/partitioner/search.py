@@ -90,7 +90,7 @@ def _cheapest_run(support: Support, places: Sequence[str], costs: Estimates) -> 
     """Return the way with the least cost if the nodes ran one by one in the order of the graph.
 
     The cost so far depends on the earlier nodes only by the place of the last one. So it is enough to store the best
-    way that ends in each place (Viterbi's algorithm). It takes O(nodes * places^2).
+    way that ends in each place (Viterbi's algorithm), in O(nodes * places^2).
     """
     count = range(len(places))
     alive = _alive_bytes(support.nodes, costs)

@@ -60,7 +60,7 @@ class Lock:
     placements: tuple[Placement, ...] = ()
 
     def to_yaml(self) -> str:
-        """Return YAML with sorted keys and one item per line. Equal locks have the same text."""
+        """Return YAML with sorted keys and one item per line, so equal locks have the same text."""
         data = {
             "configured": self.configured,
             "format": FORMAT,
@@ -119,7 +119,7 @@ class Lock:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file; raises PartitionError if it cannot be written.
 
-        Other people read lockfiles. So absolute paths of calibration data become relative to the folder of the file;
+        Other people read lockfiles, so absolute paths of calibration data become relative to the folder of the file;
         data elsewhere has its name alone.
         """
         folder = Path(path).absolute().parent

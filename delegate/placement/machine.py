@@ -30,7 +30,7 @@ def profile_of_this_machine(
     Args:
         backends: their names.
         kernels: the kernel libraries that portable nodes run on.
-        settings, enabled: of the cache, where the rates are stored. Without a cache nothing is measured.
+        settings, enabled: of the cache, where the rates are stored; without a cache nothing is measured.
         progress: called with a short text for each measurement; None: it is logged.
     """
     store = open_choices(configured_cache_folder(settings, enabled))

@@ -20,7 +20,7 @@ MOST_PARTS = 12  # of a method
 def cut_into_parts(plan: Plan, costs: Estimates, most: int = MOST_PARTS) -> SavedPlan:
     """Return the plan of a method with its large partitions cut into parts of similar estimated seconds.
 
-    A cut is where few bytes pass. It separates neither the nodes of a pattern nor the results of one node.
+    A cut is where few bytes pass, and it separates neither the nodes of a pattern nor the results of one node.
     """
     saved = SavedPlan.of([plan])
     seconds = {p.name: sum(costs.node(n, p.backend) for n in p.nodes) for p in plan.partitions}

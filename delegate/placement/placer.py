@@ -90,7 +90,7 @@ class Placer:
         self._not_tried: list[str] = []
 
     def place(self) -> ChosenPlan:
-        """Choose the plan. If no plan was measured, choose the one of the preferred candidate.
+        """Choose the plan, or if no plan was measured, the one of the preferred candidate.
 
         Raises:
             DelegateError: no candidate can be compiled.

@@ -25,7 +25,7 @@ Objective = Literal["latency", "memory", "file size"]
 
 @dataclass(frozen=True, slots=True)
 class ByPreference:
-    """Run a node on the first backend, in the order of preference, that supports it. Nothing is measured.
+    """Run a node on the first backend, in the order of preference, that supports it, without measuring anything.
 
     Example::
 
@@ -64,7 +64,7 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Run single-backend and mixed plans, and take the best. See docs/how-to/placement.md.
+    """Run single-backend and mixed plans, and take the best; see docs/how-to/placement.md.
 
     Example::
 
@@ -113,7 +113,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Place every node as in a lockfile. Nothing is measured.
+    """Place every node as in a lockfile, without measuring anything.
 
     Example::
 
@@ -225,10 +225,10 @@ class PlacementPolicy(ABC):
 
     @abstractmethod
     def place(self, table: SupportTable) -> SavedPlan:
-        """Return the plan. Nodes without a partition run on portable kernels.
+        """Return the plan, in which nodes without a partition run on portable kernels.
 
-        The method is called once for a program. `to_backend` raises a PartitionError for a node on a backend that does
-        not support it. The plan is applied as it is, with partitions of any size.
+        The method is called once for a program, and `to_backend` raises a PartitionError for a node on a backend that
+        does not support it. The plan is applied as it is, with partitions of any size.
 
         Args:
             table: the support of the requested backends; empty if there are none.

@@ -15,7 +15,7 @@ import threading
 def end_with_parent(end: int) -> None:
     """End this process when its parent ends, even while a library hangs or holds Python's lock.
 
-    On Linux the kernel kills this process, and its process group if it leads one. Elsewhere a thread ends it.
+    On Linux the kernel kills this process, and its process group if it leads one, while elsewhere a thread ends it.
 
     Args:
         end: the descriptor of the pipe's reading end.

@@ -1,6 +1,6 @@
 """The bounds of symbolic sizes: interval arithmetic over the ranges of a method's symbols.
 
-The bounds hold for every choice of symbols within their ranges, even if a size does not grow with its symbols. They
+The bounds hold for every choice of symbols within their ranges, even if a size does not grow with its symbols, but they
 need not be the tightest bounds.
 """
 

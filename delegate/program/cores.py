@@ -16,7 +16,7 @@ _UNLIMITED = ("max", "-1")
 def cores() -> int:
     """Return the number of cores that this process may use now, at least 1.
 
-    A quota of CPU time is rounded up: of 1.5 cores, two threads use all. It is read once for each process.
+    A quota of CPU time is rounded up: of 1.5 cores, two threads use all, and it is read once for each process.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(min(affinity, _own_quota()), 1)

@@ -1,6 +1,6 @@
 """Reading of a program from the FlatBuffers tables of a file. The tables are untrusted.
 
-FlatBuffers for Python checks nothing. An access outside the buffer or an unknown code becomes a ProgramError in one
+FlatBuffers for Python checks nothing, so an access outside the buffer or an unknown code becomes a ProgramError in one
 place, `decode`. Two more rules stop a forged file from running forever. Nesting is limited (see `model`). All reads
 are charged to a budget of as many bytes as the tables have. Tables that `encode` wrote share no parts, so they stay
 within the budget; tables that refer to one part many times do not.

@@ -1,7 +1,7 @@
 """Symbolic numbers: sizes, and numbers computed from sizes, that are known only when a method is called.
 
-An expression is a small immutable tree. Program files store it as data, and it is evaluated by walking. Nothing in a
-file is parsed as code. Evaluation of any file gives a number or an `InputError`.
+An expression is a small immutable tree, which program files store as data, and which is evaluated by walking. Nothing
+in a file is parsed as code, and evaluation of any file gives a number or an `InputError`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def save(program: Program, path: str | os.PathLike[str]) -> None:
     stays valid. Segments are written one after the other, never joined in memory.
 
     Raises:
-        ProgramError: the program is not valid, or the file cannot be written. The old file is then untouched.
+        ProgramError: the program is not valid, or the file cannot be written, and the old file is then untouched.
     """
     if not isinstance(path, str | os.PathLike):
         raise ProgramError(f"a program cannot be saved to a {type(path).__name__}", remedy="pass the path of a file")
@@ -76,7 +76,7 @@ def serialize(program: Program) -> bytes:
 def load(source: Source, *, copy: bool = False) -> Program:
     """Read a program and check all of it: structure, checksums, and meaning. Nothing in it is run.
 
-    The segments are read-only views of the source, not copies. A file given by path is mapped. The mapping lives as
+    The segments are read-only views of the source, not copies, and a file given by path is mapped. The mapping lives as
     long as any view of it (a segment, an array over one). Until then the file must not be changed in place; replacing
     it, as `save` does, is safe. A binary file object is read from its position to its end, and can be closed
     afterwards. A member of a zip archive is given as a `zipfile.Path`, a file of a package as returned by

@@ -31,8 +31,8 @@ def walk(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
 def block_bases(call: StructuredCall, block: Block) -> Iterator[tuple[int, int]]:
     """Yield the inputs of a block that equal another value at its start, each with that value.
 
-    For a carried input it is the result of the call, which holds the carried value between iterations. For a captured
-    input it is the operand. Parts of sequences equal no other value.
+    For a carried input it is the result of the call, which holds the carried value between iterations, while for a
+    captured input it is the operand. Parts of sequences equal no other value.
     """
     first_captured = call.carried + call.sequences
     captured = operands(call)[first_captured:]

@@ -1,8 +1,8 @@
 """The lifetimes of a method's values, and a check that values alive at the same time share no memory.
 
-Time is counted in steps. Every instruction takes one. A structured call takes one at its start, one before and one
-after each of its blocks, and one at its end. A value lives from the step that makes it to the last step that reads it
-or an alias of it, both included.
+Time is counted in steps, of which every instruction takes one. A structured call takes one at its start, one before and
+one after each of its blocks, and one at its end. A value lives from the step that makes it to the last step that reads
+it or an alias of it, both included.
 
 In addition:
 

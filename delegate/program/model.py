@@ -226,7 +226,7 @@ class Method(NamedTuple):
         instructions: Instructions in the order of execution.
         symbols: the symbolic sizes; Expr.value is an index into them.
         arenas: bytes of each memory space, the host's first; -1 if the size depends on shapes and is planned per
-            shape. Unused spaces at the end may be omitted.
+            shape, and unused spaces at the end may be omitted.
         sources: the user's own source lines, for messages.
         guards: assumptions of the export about the symbols beyond their ranges, each a truth value.
     """
@@ -263,9 +263,9 @@ class State(NamedTuple):
 
 
 class MemorySpace(NamedTuple):
-    """Memory of a device for tensors between its partitions. Tensors get there and back by `COPY_ACROSS` alone.
+    """Memory of a device for tensors between its partitions, which tensors enter and leave by `COPY_ACROSS` alone.
 
-    Values with one offset share a block of it. Blocks are independent of each other.
+    Values with one offset share a block of it, and blocks are independent of each other.
 
     Args:
         backend: whose runtime part allocates memory in it.

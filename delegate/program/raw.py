@@ -174,7 +174,7 @@ def repeated(x: Array, repeats: int | Array, axis: int | None, count: int) -> Ar
 
 
 def occurrences(numbers: Array, weights: Array | None, least: int) -> Array:
-    """Count the occurrences of each number from 0 on, or sum its weights. The result has at least `least` entries.
+    """Count the occurrences of each number from 0 on, or sum its weights, with at least `least` entries.
 
     Raises:
         KernelError: a number is negative, or too large to count up to. NumPy adds 1 to the largest in 64 bits, and

@@ -1,7 +1,7 @@
 """The segments of a program file: their alignment, layout and checksums, and the check of both.
 
 A segment's checksum is the SHA-256 over the SHA-256s of its chunks of 1 MiB (the last may be shorter). So one large
-segment is hashed on all cores. Segments of the same content are stored once.
+segment is hashed on all cores, and segments of the same content are stored once.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def split(directory: Directory, area: memoryview, owner: Callable[[int], str]) -
 
 
 def checksum(segment: memoryview) -> bytes:
-    """Return the checksum of a segment. It is cached for segments of checked files."""
+    """Return the checksum of a segment, which is cached for segments of checked files."""
     checked = _CHECKED.get(segment.obj, {}) if isinstance(segment.obj, mmap.mmap) else {}
     return checked.get(place_of(segment)) or checksums([segment])[0]
 

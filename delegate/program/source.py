@@ -39,7 +39,7 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Re
 def open_source(source: Source, *, copy: bool = False) -> tuple[memoryview, str]:
     """Return the bytes of a source, and its name for messages.
 
-    A file given by path is mapped. So is an uncompressed member of a zip archive on the disk, if it is aligned.
+    A file given by path is mapped, and so is an uncompressed member of a zip archive on the disk, if it is aligned.
     Anything else is read: a file object from its position to its end.
 
     Args:
@@ -103,7 +103,7 @@ def _mapped(path: str | os.PathLike[str]) -> memoryview:
 
 
 def _read(path: str | os.PathLike[str]) -> memoryview:
-    """Return the bytes of a regular file, read. A mapping would break if the file is truncated meanwhile."""
+    """Return the bytes of a regular file, read, because a mapping would break if the file is truncated meanwhile."""
     with _regular(path) as file:
         memory = _memory(os.fstat(file.fileno()).st_size)
         count = 0

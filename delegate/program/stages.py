@@ -1,6 +1,6 @@
 """Splitting of a method at the sizes and numbers that depend on data.
 
-Between two such places all sizes are known. So each stage is an ordinary method: its inputs are earlier values, its
+Between two such places all sizes are known, so each stage is an ordinary method: its inputs are earlier values, its
 outputs are values used later.
 """
 
@@ -35,7 +35,7 @@ class Stage(NamedTuple):
     """A part of a method whose sizes are known when it starts.
 
     Args:
-        method: its instructions. It has the symbols of the original method, and its own numbering of values.
+        method: its instructions, with the symbols of the original method, and its own numbering of values.
         takes: values of the original method that are its inputs, in order.
         gives: values of the original method that are its outputs, in order; empty for the last stage, whose outputs
             belong to the original method.

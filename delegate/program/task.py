@@ -1,4 +1,4 @@
-"""Work in another thread. Importing `concurrent.futures`, and `logging` with it, would slow down loading."""
+"""Work in another thread, because importing `concurrent.futures`, and `logging` with it, would slow down loading."""
 
 from __future__ import annotations
 

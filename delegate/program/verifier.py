@@ -117,7 +117,7 @@ def _check_index(index: int, table: Sequence[object], what: str, where: str) -> 
 
 
 def _check_shape(shape: Sequence[Dim], dtype: DType, where: str) -> None:
-    """Raise ProgramError unless an array can have the shape. Symbolic sizes are checked when they are known."""
+    """Raise ProgramError unless an array can have the shape, while symbolic sizes are checked when they are known."""
     if len(shape) > MAX_RANK:
         fail(f"it has {len(shape)} dimensions, more than {MAX_RANK}", where)
     sizes = [d for d in shape if isinstance(d, int)]
@@ -383,7 +383,7 @@ class _FlowChecker(_Checker):
         self._make(call.outputs, aliases=True, space=None if uploads else 0)
 
     def _check_aliases(self, call: KernelCall) -> None:
-        """Check that a kernel returns views of its first argument alone. Lifetimes depend on it."""
+        """Check that a kernel returns views of its first argument alone, because lifetimes depend on it."""
         for index in call.outputs:
             self.index(index, self.method.values, "value")
             storage = self.method.values[index].storage

@@ -1,4 +1,4 @@
-"""The quantization flow: prepare, calibrate or train, convert, export again. Settings come from code or a file."""
+"""The quantization flow: prepare, calibrate or train, convert, export again, with settings from code or a file."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def prepare(
 ) -> Prepared:
     """Prepare a program for calibration, or with `qat` for training; copies its weights.
 
-    For training, export the module in training mode. Warns if no operator of the model is quantized.
+    For training, export the module in training mode, and a warning tells if no operator of the model is quantized.
 
     Raises:
         ConfigError: the settings do not fit the model or the backend.

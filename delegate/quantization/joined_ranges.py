@@ -25,7 +25,7 @@ def join_ranges(module: GraphModule) -> dict[Node, Any]:
         module: a calibrated model of `prepare`, which is changed.
 
     Returns:
-        The operators that are left in float, each with the observer of its result. Users in integers still have it.
+        The operators that are left in float, each with the observer of its result, which users in integers still have.
     """
     groups: dict[Any, list[Any]] = {}
     sizes: dict[Any, tuple[float, float]] = {}  # of the smallest and the largest range that a value joins

@@ -1,8 +1,8 @@
 """The memory of an execution plan: arenas, the arrays of values in them, and the slots that are filled in every call.
 
 Values in the arena, in constants or in states have fixed arrays. Values in the caller's arrays (INPUT), in new result
-arrays (OUTPUT), and views of these differ between calls. A list entry that holds such a value is a slot. A call fills
-the slots before it runs.
+arrays (OUTPUT), and views of these differ between calls. A list entry that holds such a value is a slot, which a call
+fills the slots before it runs.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _lost(error: Exception) -> DeviceLost:
 
 
 class DeviceMemory(ABC):
-    """A block of device memory. It is freed when nothing refers to it or to its tensors."""
+    """A block of device memory, which is freed when nothing refers to it or to its tensors."""
 
     @abstractmethod
     def tensor(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceTensor:
@@ -137,7 +137,7 @@ class Delegate(ABC):
         """Create a delegate of the same blob that also reports each operator of the vendor library.
 
         It replaces this delegate in the calls of one context, for a listener that requests inner operators. It is
-        slower, so this delegate must not record anything. The runtime closes it before this delegate.
+        slower, so this delegate must not record anything, and the runtime closes it before this delegate.
 
         Args:
             report: receives each operator that has run, at the latest in `close`.
@@ -151,9 +151,9 @@ class Delegate(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027 - most delegates have nothing to free
-        """Free the resources of the vendor library. It is called at most once; `execute` is not called afterwards.
+        """Free the resources of the vendor library, which is called at most once; `execute` is not called afterwards.
 
-        The runtime waits for a running call. A `thread_safe` class waits for all calls itself.
+        The runtime waits for a running call, while a `thread_safe` class waits for all calls itself.
         """
 
 
@@ -195,7 +195,7 @@ class BackendRuntime(ABC):
     def runs_code(self, compile_specs: Mapping[str, Any]) -> bool:
         """Return True if a blob with these specs is machine code, which `init` has this process run.
 
-        Program files are untrusted. Such a blob is opened only if the caller of `load` trusts its origin. The specs
+        Program files are untrusted, so such a blob is opened only if the caller of `load` trusts its origin. The specs
         come with the file: they may require trust, but never waive it.
         """
         return False

@@ -18,12 +18,13 @@ _AGAIN = "lower the model again"
 class BlobFormat:
     """The format of a backend's blobs: a header of 64 bytes, then content in the backend's own format.
 
-    The runtime part names it as `BackendRuntime.blob_format`. Then `delegate check-backend` makes blobs of other
+    The runtime part names it as `BackendRuntime.blob_format`, so that `delegate check-backend` makes blobs of other
     versions itself.
 
     Args:
         name: the name of the backend, at most 32 ASCII characters.
-        version: the version of the content. Increase it when `init` of an earlier package could not read the content.
+        version: the version of the content, which is increased when `init` of an earlier package could not read the
+            content.
     """
 
     name: str

@@ -17,7 +17,7 @@ class ReentryError(ExecutionError):
 class CallLock:
     """A lock that is held while code of the user may run: listeners, kernels, signal handlers, `__del__`.
 
-    If such code needs the lock again, its thread would wait for itself. That raises an error. Other threads wait.
+    If such code needs the lock again, its thread would wait for itself, which raises an error. Other threads wait.
 
     Every call pays for its locks, so there the lines of `hold` stand in place of a call to it, which takes longer
     than they do. A signal handler may run between any two of them. It may take the lock before there is an owner and

@@ -31,10 +31,10 @@ _CONTEXT = "the context"  # in messages
 class Context(NotPicklable):
     """An independent use of a program, such as one conversation: methods that share states with each other alone.
 
-    Contexts of one program share its constants, its delegates and its plans; states and working memory are their own.
-    Calls are safe from any thread. Those in one context run one after another, because they share its memory; those in
-    different contexts run at the same time, but for partitions of a delegate that takes one call at a time. A call by
-    which a thread would wait for itself is an ExecutionError: in a listener of the context, in a kernel, in a signal
+    Contexts of one program share its constants, its delegates and its plans; states and working memory are their own,
+    and calls are safe from any thread. Those in one context run one after another, because they share its memory; those
+    in different contexts run at the same time, but for partitions of a delegate that takes one call at a time. A call
+    by which a thread would wait for itself is an ExecutionError: in a listener of the context, in a kernel, in a signal
     handler or a `__del__` that interrupts a call.
 
     Args:
@@ -144,8 +144,8 @@ class Context(NotPicklable):
         """Send the events of this context's calls to a listener, inside a `with` block.
 
         Several listeners may be active at once, nested or not; each receives all events of its block. Methods are
-        bound again when the block begins and when it ends. An event costs about a microsecond per instruction. Without
-        a listener it costs nothing.
+        bound again when the block begins and when it ends, and an event costs about a microsecond per instruction.
+        Without a listener it costs nothing.
 
         Args:
             listener: receives each event in the thread of the run; see `delegate.events`.
@@ -153,7 +153,7 @@ class Context(NotPicklable):
                 opened a second time, and are slower. Some libraries report all operators at the end of the block.
 
         Raises:
-            ListenerError: at the end, if the listener has raised an exception. Results are valid.
+            ListenerError: at the end, if the listener has raised an exception, while the results are valid.
             BackendFailed: a delegate could not be opened again, or not be closed.
             ExecutionError: a call of this thread is using the context.
         """
@@ -211,7 +211,7 @@ class Context(NotPicklable):
                 before.close()  # the methods do not use them any more
 
     def close(self) -> None:
-        """Wait for a running call, and release its memory. The context cannot be called afterwards.
+        """Wait for a running call, and release its memory, after which the context cannot be called.
 
         Raises:
             ExecutionError: a call of this thread is using the context, which stays open.

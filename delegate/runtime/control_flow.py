@@ -58,7 +58,7 @@ class BoundBlock:
 
 
 class _ControlStep:
-    """The common base of control flow steps. An error in a block is passed on unchanged."""
+    """The common base of control flow steps, which passes an error in a block on unchanged."""
 
     __slots__ = ("place",)
     place: str
@@ -183,7 +183,7 @@ def structured_step(arrays: Arrays, call: StructuredCall, bind: Bind, method: st
 
 
 def _require(pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], place: str) -> None:
-    """Raise ProgramError unless copies fit. NumPy would broadcast a small value, or leave a part unwritten.
+    """Raise ProgramError unless copies fit, because NumPy would broadcast a small value, or leave a part unwritten.
 
     A truth value may have one element and any shape.
     """

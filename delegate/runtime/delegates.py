@@ -65,7 +65,7 @@ def close_delegates(specs: Iterable[DelegateSpec], delegates: Iterable[Delegate]
         delegates: The delegates that are closed.
 
     Raises:
-        BackendFailed: one could not be closed. All others are closed.
+        BackendFailed: one could not be closed, while all others are closed.
     """
     failure: DelegateError | None = None
     for spec, delegate in zip(specs, delegates, strict=False):

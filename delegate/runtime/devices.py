@@ -25,7 +25,7 @@ class SpaceFallbacks(Protocol):
     """The fallbacks of a program, as `Space` uses them."""
 
     def switch_space(self, space: int, error: BaseException) -> bool:
-        """Run all partitions of a memory space on their fallbacks. Return True if that changes anything."""
+        """Run all partitions of a memory space on their fallbacks, and return True if that changes anything."""
 
     def record(self, spec: DelegateSpec, when: str, error: BaseException) -> None:
         """Record, and warn if requested, that a partition does not run as planned."""
@@ -48,7 +48,7 @@ class Space:
         self.is_lost = False  # True if the device is lost and its partitions run on their fallbacks
 
     def switch_to_fallbacks(self, error: DeviceLost) -> bool:
-        """Run its partitions on their fallbacks from now on. Return True if that changes anything."""
+        """Run its partitions on their fallbacks from now on, and return True if that changes anything."""
         changed = self._fallbacks is not None and self._fallbacks.switch_space(self._number, error)
         self.is_lost = self.is_lost or changed
         return changed

@@ -63,7 +63,7 @@ class ExecutionPlan:
         symbols: the numbers of the symbols that it uses.
         arenas: memory for a method with a saved memory plan; its own if None.
 
-    Not thread-safe: the steps share one arena. `Method` holds the lock of its context during a call.
+    Not thread-safe: the steps share one arena, and `Method` holds the lock of its context during a call.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class Fallbacks:
         return wrapper
 
     def switch_space(self, space: int, error: BaseException) -> bool:
-        """Run all partitions of a memory space on their fallbacks. Return True if that changes anything."""
+        """Run all partitions of a memory space on their fallbacks, and return True if that changes anything."""
         changed = [d.switch_to_fallback(error) for d in self._delegates if d.spec.space == space]  # all of them
         return any(changed)
 
@@ -152,7 +152,7 @@ class _FallbackOnFailure(Delegate):
             self._fallbacks.record(self.spec, "close", error)
 
     def switch_to_fallback(self, error: BaseException) -> bool:
-        """Use the fallback from now on, because of an error. Return False if it was used before."""
+        """Use the fallback from now on, because of an error, and return False if it was used before."""
         with self._lock.hold():  # calls of several threads may fail at once
             if self._execute is not self._own:
                 return False

@@ -1,7 +1,8 @@
 """The inputs of a call: conversion to arrays, checks, symbolic sizes, and inputs that the method writes to.
 
 NumPy arrays, any DLPack object, numbers and lists are accepted. NumPy has no bfloat16; programs store its raw bits as
-uint16. Arrays of `ml_dtypes.bfloat16` and bfloat16 DLPack tensors are accepted, too. Neither library is imported here.
+uint16. Arrays of `ml_dtypes.bfloat16` and bfloat16 DLPack tensors are accepted, too, although neither library is
+imported here.
 """
 
 from __future__ import annotations
@@ -332,7 +333,7 @@ def _share(first: Array, second: Array) -> bool:
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """Return True if elements may share memory. Slices, transpositions and reshapes of an array never do."""
+    """Return True if elements may share memory, which slices, transpositions and reshapes of an array never do."""
     end = array.itemsize
     for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
         if size > 1 and step < end:

@@ -224,7 +224,7 @@ class _Server:
         return len(self._opened) - 1
 
     def prepare(self, message: Any, files: Sequence[int]) -> None:
-        """Place the tensors of a delegate in the memory that the program shares; a file is that of a new memory."""
+        """Place the tensors of a delegate in the memory that the program shares; a file belongs to a new memory."""
         number, count, rows = message
         self._opened[number].prepare(count, Tensors.from_json(rows), *files)
 

@@ -1,7 +1,7 @@
 """Values that kernels compute from constants alone, such as dequantized weights: computed in the first call, then
 stored.
 
-All contexts of a program share them. The file holds only the constants, but calls are as fast as if it held the
+All contexts of a program share them, and the file holds only the constants, but calls are as fast as if it held the
 results.
 """
 

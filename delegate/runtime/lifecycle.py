@@ -1,6 +1,6 @@
 """The life of a program in its process: it can be closed, but not pickled, and it cannot be used after a fork.
 
-In a forked process, threads of the parent do not exist, but their locks are held and their calls unfinished. Vendor
+In a forked process, threads of the parent do not exist, but their locks are held and their calls unfinished, and vendor
 libraries lack threads and devices. So any use of the parent's programs is an error there. Their delegates are not freed
 either, because their libraries may wait for missing threads.
 """

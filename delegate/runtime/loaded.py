@@ -181,7 +181,7 @@ def _check_option(backend: str, key: str, value: Any, known: Mapping[str, Option
 
 
 class LoadedProgram(Context):
-    """A program that can be called. It requires no torch.
+    """A program that can be called and requires no torch.
 
     Example::
 
@@ -191,7 +191,7 @@ class LoadedProgram(Context):
                 result = program(np.zeros((1, 8), np.float32))
             print(profile.table())
 
-    It is its own default context. `context` returns more contexts, each with its own states.
+    It is its own default context, and `context` returns more contexts, each with its own states.
 
     Args:
         program: verified, from `delegate.program.file.load` or `delegate.emit`.
@@ -335,7 +335,7 @@ class LoadedProgram(Context):
         """Free the vendor libraries' resources. Neither the program nor its contexts can be called afterwards.
 
         Raises:
-            BackendFailed: a delegate could not be closed. All others are closed.
+            BackendFailed: a delegate could not be closed, while all others are closed.
             ExecutionError: a call of this thread is using the program, which stays open.
         """
         if self._lock is FORKED:

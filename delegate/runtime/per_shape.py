@@ -16,10 +16,10 @@ Run = Callable[[Sequence[Any], Sequence[Any]], object]
 class PerShapeDelegate(Delegate):
     """A delegate whose library compiles for concrete shapes, such as a JIT compiler.
 
-    `prepare` gets the shapes once per combination, before calls with them. So `compile` runs there, not in a call.
+    `prepare` gets the shapes once per combination, before calls with them, so `compile` runs there, not in a call.
 
     Attributes:
-        most_shapes: the number of cached combinations. The least recently compiled one is evicted first.
+        most_shapes: the number of cached combinations, of which the least recently compiled one is evicted first.
     """
 
     most_shapes: ClassVar[int] = 64

@@ -1,6 +1,6 @@
 """The hooks of the runtime into its environment: memory, time, messages, and the reaction to a failure.
 
-A program gets its platform at load. Two programs of one process may have different platforms.
+A program gets its platform at load, so two programs of one process may have different platforms.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Platform(NamedTuple):
     Args:
         allocate: returns that many bytes for an arena, a state or a result: any writable buffer that starts at a
             multiple of 64, such as a `mmap` of huge pages or the `buf` of shared memory. It is freed when nothing
-            refers to it. Its initial content is ignored.
+            refers to it, and its initial content is ignored.
         clock: nanoseconds since any fixed time.
         log: receives messages: loaded programs ("debug"), partitions that fall back ("info").
         abort: receives the error of a failed load or call before it is raised, unless the caller's inputs are the

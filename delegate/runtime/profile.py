@@ -201,7 +201,7 @@ class Profile:
 
         A profile without runs has one row, which states that. `share` is the part of an instruction in the time of all
         instructions, by its runs times the mean. `mean us`, `median us` and `least us` exclude warm-up runs if there
-        are others. Operators of a vendor library follow their partition. Kernels of other libraries than `portable`
+        are others, and operators of a vendor library follow their partition. Kernels of other libraries than `portable`
         have the name of the library.
         """
         nothing = ("nothing ran", *[""] * (len(_HEADER) - 1))

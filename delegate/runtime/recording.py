@@ -43,7 +43,7 @@ class Recording:
 
     Args:
         inputs: each input's dtype and number of dimensions.
-        constants: dtype and shape of each constant. The bytes are the blob's data, in this order.
+        constants: dtype and shape of each constant, of which the bytes are the blob's data, in this order.
         calls: name of a function and arguments, per call.
         outputs: an argument per output.
         result_types: each output's dtype and number of dimensions.

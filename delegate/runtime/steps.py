@@ -80,7 +80,7 @@ class ForeignStep(KernelStep):
 class ConvertedStep(KernelStep):
     """Runs a kernel on objects that `convert` creates from NumPy arrays.
 
-    Fixed entries are converted once, at binding. Only entries that are replaced in each call are converted again.
+    Fixed entries are converted once, at binding, and only entries that are replaced in each call are converted again.
     """
 
     __slots__ = ("convert", "fixed", "ready", "ready_outs", "varying", "varying_outs")

@@ -74,7 +74,7 @@ _FILES: dict[Hashable, bytes] = {}  # test class, AOT part and id of a case -> i
 
 
 class BackendTests:
-    """Tests of an installed or registered backend. Subclass it in a test file, under a name that pytest collects.
+    """Tests of an installed or registered backend, to subclass in a test file under a name that pytest collects.
 
     Attributes:
         backend: the name of the backend.
@@ -276,7 +276,7 @@ class BackendTests:
             self._assert_same([saved[n] for n in saved.files], case, case.args)
 
     def test_corrupt_blobs_do_no_harm(self, case: Case, tmp_path: Path) -> None:
-        """Open corrupt blobs. Any exception is allowed, but a crash of the process is not."""
+        """Open corrupt blobs; any exception is allowed, but a crash of the process is not."""
         self._require_installed()
         program = load(self._serialize(case))
         for spec in program.delegates:

@@ -96,9 +96,9 @@ def choose_engines(
     Args:
         methods: the methods of the shortened model that compute.
         sharing: groups of methods that share their weights; a group has sets of methods that must have one backend, for
-            equal tokens. Each backend of a group stores the weights. So the other sets have the backend of the first
-            one, unless another backend is much faster there.
-        backends: names of the candidates. One that fails is left out.
+            equal tokens, and each backend of a group stores the weights. So the other sets have the backend of the
+            first one, unless another backend is much faster there.
+        backends: names of the candidates, of which one that fails is left out.
         progress: called with short progress texts.
 
     Raises:

@@ -52,8 +52,8 @@ def quantize_in_order(
 ) -> None:
     """Quantize the weights of linear layers to int4 by GPTQ, in the order of their calls.
 
-    The model runs once. When a layer is called, its weight is quantized for its inputs. So each layer is fitted to the
-    errors of the layers before it.
+    The model runs once, and when a layer is called, its weight is quantized for its inputs. So each layer is fitted to
+    the errors of the layers before it.
 
     Args:
         model: the model, which this changes.

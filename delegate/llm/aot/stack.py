@@ -41,8 +41,8 @@ def export_stack(
 
     Args:
         module: hands the value of each layer to the next one as it is, and calls no layer twice.
-        stacks: names of its lists of submodules. The first one has the layers. In the others, the i-th submodule
-            belongs to layer i, e.g. as its cache.
+        stacks: names of its lists of submodules, of which the first one has the layers. In the others, the i-th
+            submodule belongs to layer i, e.g. as its cache.
         inputs: example inputs.
         sizes: its dynamic sizes, as `dynamic_shapes` of `torch.export.export`.
 

@@ -25,7 +25,7 @@ class AccuracyResult(NamedTuple):
 
     Args:
         failed: programs to drop, with the reason.
-        inaccurate: programs that miss the bound. They are measured for the table, and never chosen.
+        inaccurate: programs that miss the bound, which are measured for the table, but never chosen.
     """
 
     failed: Mapping[str, str]

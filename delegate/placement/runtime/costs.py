@@ -14,7 +14,7 @@ class Record:
     Args:
         rounds: seconds per call, or bytes: the median over each round's calls.
         steps: Seconds per step, for each watched round. A step has the name of its first value or of its partition.
-        failure: why the program stopped, e.g. "was killed by SIGSEGV". Earlier rounds stay.
+        failure: why the program stopped, e.g. "was killed by SIGSEGV", but earlier rounds stay.
         busy: number of rounds that do not count, since other processes used the cores.
         is_quiet: True if no other process used the cores in the rounds that count.
     """

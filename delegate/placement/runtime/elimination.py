@@ -166,7 +166,7 @@ class EliminationTest:
     cores it drops none.
 
     Args:
-        table_only: names of programs that are not compared, and get a few rounds. It may grow later.
+        table_only: names of programs that are not compared, and get a few rounds, and which may grow later.
         most: the maximum number of rounds.
     """
 

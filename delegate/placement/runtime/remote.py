@@ -1,4 +1,4 @@
-"""Interfaces of packages that measure on other machines. `delegate.measurements` finds them and imports their parts.
+"""Interfaces of packages that measure on other machines, whose parts `delegate.measurements` finds and imports.
 
 A package implements them and uses the types of `delegate.placement`. The core names no such package.
 """

@@ -26,7 +26,7 @@ _MAX_STDERR = 200  # characters in the failure message
 
 
 class TrialFailed(Exception):
-    """A program could not be measured. The message is the reason."""
+    """A program could not be measured; the message is the reason."""
 
 
 class RoundsOver(Exception):
@@ -105,7 +105,7 @@ class ProcessRunnerFactory:
         leaves: the flat arguments of each call; see `delegate.runtime.method.Method.leaves`.
         kernels: names of the kernel libraries.
         limit: seconds after which a process without an answer is ended.
-        left: returns the remaining seconds of the budget. No answer may take more than `MIN_TIMEOUT` longer.
+        left: returns the remaining seconds of the budget; no answer may take more than `MIN_TIMEOUT` longer.
         trust_code: True if partitions of machine code may run; see `delegate.load`.
     """
 

@@ -76,7 +76,7 @@ class _Work:
         return {}
 
     def measure_round(self, seconds: float) -> Mapping[str, Any]:
-        """Call the method for some time. Return seconds per call, and per watched step.
+        """Call the method for some time and return seconds per call, and per watched step.
 
         Args:
             seconds: The seconds of calls that count; at least `_LEAST` calls do.

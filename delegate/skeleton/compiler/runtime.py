@@ -64,7 +64,7 @@ class AcmeDelegate(PerShapeDelegate):
         self._recording, self._constants = recording, constants
 
     def compile(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Run:
-        """Compare the program's tensors with the blob, which may be forged. Then compile for their shapes."""
+        """Compare the program's tensors with the blob, which may be forged, and compile for their shapes."""
         self._recording.require_types(inputs, outputs)
 
         def compiled(arrays: Sequence[Array]) -> list[Array]:  # jax.jit(...).lower(...).compile() of a real library

@@ -44,7 +44,8 @@ _SMALLEST = 0.01  # where terms of a sum cancel, its error is relative to the te
 def check(sample: FunctionSample, backends: Any, tolerance: float, *, delegated_only: bool = False) -> CompiledProgram:
     """Lower a sample, compare it with eager at all its sizes, and return the program.
 
-    Samples that torch cannot export are rejected. If the exported module refuses a size, the program must refuse it.
+    Samples that torch cannot export are rejected, and if the exported module refuses a size, the program must refuse
+    it.
 
     Args:
         sample: the sample to lower.
@@ -89,7 +90,7 @@ def comparison_property(
     delegated_only: bool = False,
     check: Callable[..., object] = check,
 ) -> Callable[[], None]:
-    """Return a property test: lowered samples of a family equal eager. The samples are the same in every run.
+    """Return a property test: lowered samples of a family equal eager, on samples that are the same in every run.
 
     Args:
         family: a key of `FAMILIES`.

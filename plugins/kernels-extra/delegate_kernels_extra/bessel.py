@@ -219,7 +219,7 @@ def airy(x: Array) -> Array:
 def bessel(order: int, scaled: bool, x: Array) -> Array:
     """Compute the modified Bessel function of the first kind of order 0 or 1 in float64.
 
-    With `scaled` it is multiplied by exp(-|x|). Near 0 it is the mean of exp(|x| (cos t - 1)) cos(order t) over a
+    With `scaled` it is multiplied by exp(-|x|), so near 0 it is the mean of exp(|x| (cos t - 1)) cos(order t) over a
     period, farther out its asymptotic series.
     """
     size = np.abs(x)

@@ -3,7 +3,8 @@
 One core waits for memory most of the time. So in long caches the processor is told to fetch the values of a block
 while its scores are computed, and the next keys while the values are added.
 
-Numba has no 16-bit floats, so float16 is passed as int16, and bfloat16 as uint16. The loops run without Python's lock.
+Numba has no 16-bit floats, so float16 is passed as int16, and bfloat16 as uint16, and the loops run without Python's
+lock.
 """
 
 from __future__ import annotations
@@ -178,8 +179,8 @@ def _attend_group(
 ) -> None:
     """Attend to the entries at `places` (row, group, first, end): query (m, E) -> (m, V), at positions (m).
 
-    The softmax is computed block by block. A larger score corrects the sums of the blocks before it, so each entry is
-    read once.
+    The softmax is computed block by block, and a larger score corrects the sums of the blocks before it, so each entry
+    is read once.
     """
     row, group, first, end = places
     own_keys, own_values, next_keys = keys[row, group], values[row, group], keys[row, (group + 1) % keys.shape[1]]

@@ -1,10 +1,10 @@
 """Changes to a model, in place of conversions from int8 to uint8 that fail in ONNX Runtime 1.31.
 
-On CPUs of x86-64 it converts activations, and weights if products of uint8 and int8 saturate. Two errors make a session
-fail. Nodes that it has moved keep the attribute `output_dtype` of int8. The names of converted weights collide if two
-nodes read one weight, or one zero point. So activations are converted here, and each node gets its own weights.
+On CPUs of x86-64 it converts activations, and weights if products of uint8 and int8 saturate, and two errors make a
+session fail. Nodes that it has moved keep the attribute `output_dtype` of int8. The names of converted weights collide
+if two nodes read one weight, or one zero point. So activations are converted here, and each node gets its own weights.
 
-QLinearSoftmax returns its smallest integer for values above its range, not its largest. So these values are bounded in
+QLinearSoftmax returns its smallest integer for values above its range, not its largest, so these values are bounded in
 floats.
 """
 

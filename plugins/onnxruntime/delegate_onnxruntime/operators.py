@@ -61,7 +61,7 @@ LOSING_NAN = frozenset(
 def operators_of(provider: str) -> Operators:
     """Return the operators of the translations for which a provider has kernels.
 
-    A provider without kernels compiles whole graphs. For such a provider, return all operators of ONNX: its session
+    A provider without kernels compiles whole graphs, so for such a provider, return all operators of ONNX: its session
     reports the unsupported ones. ONNX defines some operators by others; return them, too.
     """
     from onnxruntime.capi import _pybind_state

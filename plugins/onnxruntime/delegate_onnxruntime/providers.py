@@ -39,7 +39,7 @@ def find(name: str) -> Provider:
 def built_in() -> tuple[str, ...]:
     """Return the providers of the installed build; empty if ONNX Runtime is absent.
 
-    The remote service is omitted. So are providers of wheels, which ONNX Runtime lists after their registration.
+    The remote service is omitted, and so are providers of wheels, which ONNX Runtime lists after their registration.
     """
     try:
         import onnxruntime

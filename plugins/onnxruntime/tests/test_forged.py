@@ -1,4 +1,4 @@
-"""Forged blobs: a graph of ONNX may name files and hold machine code. No file is read, and no code runs."""
+"""Forged blobs: a graph of ONNX may name files and hold machine code, but no file is read, and no code runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Products of bytes are exact on CPUs whose products of uint8 and int8 saturate, too.
 
-ONNX Runtime then converts weights to uint8. The conversion is requested here on every CPU.
+ONNX Runtime then converts weights to uint8, which is requested here on every CPU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Elementwise operators that OpenVINO must not fuse into the kernel of the operator before them.
 
-OpenVINO does not fuse operators on values of different shapes, and a view costs nothing. So views keep them apart.
+OpenVINO does not fuse operators on values of different shapes, and a view costs nothing, so views keep them apart.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def operators_on_integers(model: openvino.Model) -> Iterator[str]:
 def group_of_region(region: Region) -> int:
     """Return the number of activations that share a range in the layers of a region; 0 to compute them all in floats.
 
-    OpenVINO has one number for a model. It would also quantize the activations of layers with only their weights in
+    OpenVINO has one number for a model, so it would also quantize the activations of layers with only their weights in
     integers.
     """
     layers = (find_layer(p.nodes[-1]) for p in region.patterns if p.name == _LAYER)

@@ -195,7 +195,7 @@ def _fits(port: Any, name: str, tensor: TensorType) -> bool:
 
 
 def _tensor(array: Array, dtype: str) -> Any:
-    """Return an array as a tensor over its memory. OpenVINO rejects read-only arrays, but only reads inputs."""
+    """Return an array as a tensor over its memory, because OpenVINO rejects read-only arrays, but only reads inputs."""
     if not array.flags.writeable:
         array = writable_view(array)
     if dtype == "bf16":  # NumPy has no bfloat16: the array has its bits

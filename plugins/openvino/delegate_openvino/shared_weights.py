@@ -1,7 +1,7 @@
 """Copies of constants that operators read in several ways: OpenVINO identifies a packed copy by the original's address.
 
-Equal bytes are stored once in a file. OpenVINO 2026.4 reuses the packed copy for a product of another shape. It does so
-for a transposed convolution of a plain one's weight, too. Both have wrong results.
+Equal bytes are stored once in a file, but OpenVINO 2026.4 reuses the packed copy for a product of another shape. It
+does so for a transposed convolution of a plain one's weight, too, and both have wrong results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Products of bytes are exact on CPUs whose products of uint8 and int8 saturate, too.
 
-Its low-precision transformations are off then. This is requested here on every CPU.
+Its low-precision transformations are off then, which is requested here on every CPU.
 """
 
 from __future__ import annotations

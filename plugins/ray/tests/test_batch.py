@@ -165,7 +165,7 @@ def test_bad_rows(data: Data, results: Read) -> None:
 
 
 def test_bad_rows_at_the_beginning(data: Data, results: Read) -> None:
-    """A first call without good rows does not end the job. Only columns to keep have dictionaries."""
+    """A first call without good rows does not end the job, and only columns to keep have dictionaries."""
     pyarrow.parquet.write_table(pa.table({"ids": [99, 99, 99, 1], "scale": [1.0] * 4}), "d.parquet")
     command = (data.programs["lookup"], "-i", "d.parquet", "--batch", 2, "--bad-rows", "drop", "--keep", "ids")
     assert batch(*command) == "4 rows in 1 files in out, 3 bad rows left out\n"

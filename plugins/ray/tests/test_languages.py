@@ -45,7 +45,7 @@ CLIENTS = 7
 
 
 def test_replicas_that_die_in_an_answer(connected: None, tmp_path: Path) -> None:
-    """A whole answer comes from another replica. A stream ends with an error, and never as if it were complete.
+    """A whole answer comes from another replica, while a stream ends with an error, and never as if it were complete.
 
     More clients than conversations wait, and get no error.
     """

@@ -162,7 +162,7 @@ def test_a_copy_loads_the_file_again(data: Data) -> None:
 
 
 def test_results_with_errors_are_lists(data: Data) -> None:
-    """Ray cannot convert tensors with nulls. So all batches have lists, also without errors."""
+    """Ray cannot convert tensors with nulls, so all batches have lists, also without errors."""
     predictor = Predictor(data.programs["images"], on_bad="column")
     images = np.arange(2 * 5 * 6 * 3, dtype=np.uint8).reshape(2, 5, 6, 3)
     good = predictor(pa.table({"image": images.tolist()}))

@@ -34,7 +34,7 @@ WIDTH = 1024
 
 
 def test_replicas_follow_the_load(address: str, tmp_path: Path) -> None:
-    """Replicas grow under load and shrink after it. Each request has its result, without a second attempt."""
+    """Replicas grow under load and shrink after it, while each request has its result, without a second attempt."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(8))).eval()
     x = torch.randn(64, WIDTH)

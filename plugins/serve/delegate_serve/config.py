@@ -189,7 +189,7 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
     Args:
         path: Where a YAML file is; None: there is none.
         paths: program files of the command line by name. They are added to the files in the file.
-        given: values of command-line options. Each replaces its key in the server and in all models.
+        given: values of command-line options, of which each replaces its key in the server and in all models.
 
     Raises:
         ConfigError: the configuration is invalid; it lists all problems, one per line, with place and key.

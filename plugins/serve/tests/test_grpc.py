@@ -184,7 +184,7 @@ def test_hostile_messages(served: Any) -> None:
 
 
 def test_a_full_queue_and_a_shutdown(serve: Any, programs: dict[str, Path]) -> None:
-    """Requests that have arrived are answered. A further one gets the time after which to try again."""
+    """Requests that have arrived are answered, and a further one gets the time after which to try again."""
     served = serve({"pair": programs["pair"]}, queue=1)
     worker = served.models.by_name["pair"].worker
     run, opened, began = worker._method, Event(), Event()

@@ -68,7 +68,7 @@ def test_a_full_queue(serve: Any, programs: dict[str, Path]) -> None:
 
 
 def test_requests_of_clients_that_leave_are_not_run(serve: Any, programs: dict[str, Path]) -> None:
-    """One runs, and its result is dropped. Others wait, and leave the queue. The next client gets its result."""
+    """One runs, and its result is dropped, while others wait, and leave the queue. The next client gets its result."""
     served = serve({"pair": programs["pair"]})
     gate = Gate(served)
     body = json.dumps(PAIR).encode()
@@ -221,7 +221,7 @@ def test_slow_clients_do_not_hold_up_others(serve: Any, programs: dict[str, Path
 
 
 def test_a_shutdown_answers_what_has_arrived(serve: Any, programs: dict[str, Path]) -> None:
-    """Also what waits in the queue. Nothing new is accepted, and the server is not ready."""
+    """Also what waits in the queue; nothing new is accepted, and the server is not ready."""
     served = serve({"pair": programs["pair"]})
     gate = Gate(served)
     with ThreadPoolExecutor(4) as pool:

@@ -267,7 +267,7 @@ def left(served: Any, path: str) -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize("how", ["leaves", "is late"])
 def test_a_call_that_nobody_waits_for_takes_no_thread_from_others(serve: Any, sources: Any, how: str) -> None:
-    """The server has one thread. The call goes on, and the thread that replaced its thread stays the only one."""
+    """The server has one thread, but the call goes on, and the thread that replaced its thread stays the only one."""
     files = {"twice": sources["twice"], "rows": sources["rows"]}
     served = serve(files, threads=1, timeout=20.0 if how == "leaves" else 0.5)
     served.models.by_name["twice"].worker._is_bounded = False  # the gate may be open after a millisecond

@@ -204,7 +204,7 @@ def test_clients_need_permission(serve: Any, programs: dict[str, Path], verb: st
 
 
 def test_priorities_of_requests_and_models(serve: Any, programs: dict[str, Path]) -> None:
-    """One thread runs all models. What waits runs by priority, and then in its order."""
+    """One thread runs all models, and what waits runs by priority, and then in its order."""
     served = serve({"pair": programs["pair"], "net": programs["net"]}, threads=1)
     begun, opened, order = Event(), Event(), []
     workers = {name: served.models.by_name[name].worker for name in ("pair", "net")}

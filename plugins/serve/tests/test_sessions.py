@@ -91,7 +91,7 @@ def test_a_session_in_use_does_not_give_way(counter: Any) -> None:
 
 
 def test_a_failed_call_ends_its_session(counter: Any) -> None:
-    """It may have written some states. A wrong request has written none."""
+    """It may have written some states, but a wrong request has written none."""
     assert count(counter, 1, 1, start=True) == 1
     assert counter.infer("counter", {"inputs": [], "parameters": {"sequence_id": 1}}).status == 400
     assert count(counter, 1, 1) == 2

@@ -141,7 +141,7 @@ class PackedWeights:
 
     @property
     def is_whole(self) -> bool:
-        """Return False if somebody has cut the file since it was opened, as XNNPACK would read past its end (SIGBUS)."""
+        """Return False if the file was cut since it was opened, as XNNPACK would read past its end (SIGBUS)."""
         return self.size >= self._whole
 
     def reader(self) -> int:

@@ -132,7 +132,7 @@ class Record:
 
     Args:
         folder: the folder; it is created.
-        jobs: the jobs of this command. Outcomes of others stay in the record.
+        jobs: the jobs of this command, while outcomes of others stay in the record.
 
     Raises:
         ConfigError: the folder cannot be written, or its record is damaged.
@@ -279,7 +279,7 @@ def _ending(code: int | None) -> str:
 def on_ray(jobs: Sequence[LoweringJob], cpus: int) -> Iterator[Outcome]:
     """Yield the outcomes of jobs on the connected Ray cluster, as they finish.
 
-    A job whose configuration names a backend that some nodes have as a resource runs on one of these nodes. So its
+    A job whose configuration names a backend that some nodes have as a resource runs on one of these nodes, so its
     placement is measured on the device.
 
     Args:

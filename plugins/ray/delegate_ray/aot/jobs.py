@@ -113,7 +113,7 @@ def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
     """Read and check a file of jobs, and everything that it names.
 
     Args:
-        path: the file. Relative paths in it begin at its folder.
+        path: the file, where relative paths in it begin at its folder.
         output: the folder of the program files, each named MODEL.CONFIGURATION.dlg.
 
     Raises:

@@ -1,6 +1,6 @@
 """Work on a job by actors of a Ray cluster. An actor that dies is replaced, and its part starts again.
 
-Ray needs this package on each node. The files of program, input and output have the same paths on all nodes.
+Ray needs this package on each node, and the files of program, input and output have the same paths on all nodes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Cluster:
     """Actors of the connected cluster that work on a job.
 
     Args:
-        job: the job. Its manifest is in the output folder.
+        job: the job, whose manifest is in the output folder.
         parts: the parts to work on.
         actors: the number of actors.
         cpus: the CPUs that Ray reserves for each actor.

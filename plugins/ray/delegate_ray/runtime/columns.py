@@ -1,7 +1,7 @@
 """Columns of data as arrays of inputs, and results as Arrow columns.
 
-A column of equal cells becomes one array over its memory. Other columns are read cell by cell. A cell that does not fit
-is an error of its row.
+A column of equal cells becomes one array over its memory, while other columns are read cell by cell. A cell that does
+not fit is an error of its row.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def as_lists(column: pa.Array) -> pa.Array:
 
 
 def arrow_array(values: Array, missing: Array | None = None) -> pa.Array:
-    """Return numbers as an Arrow array over their memory. `pa.array` would import pandas, which takes 20 MB.
+    """Return numbers as an Arrow array over their memory, because `pa.array` would import pandas, which takes 20 MB.
 
     Args:
         values: Values of one dimension.

@@ -79,7 +79,7 @@ class NodeRunner:
 
 
 class RayCluster(Cluster):
-    """A connection to a Ray cluster, as a context manager. It reuses an existing connection of this process.
+    """A connection to a Ray cluster, as a context manager, which reuses an existing connection of this process.
 
     Args:
         address: An address for `ray.init`: host:port, "auto", or "ray://host:port".

@@ -1,6 +1,6 @@
 """Parquet files, of which each row is decoded once if the parts are read in their order.
 
-Reading can begin only at a row group. Other tools often write one group of a million rows, which all parts share.
+Reading can begin only at a row group, and other tools often write one group of a million rows, which all parts share.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ ERROR = "error"  # the column of messages about bad rows
 class Predictor:
     """A program that maps batches of columns: dicts of NumPy arrays, or Arrow tables.
 
-    An actor of Ray loads the program once. Actors of one node share the memory of the file, and of weights
+    An actor of Ray loads the program once, and actors of one node share the memory of the file, and of weights
     that XNNPACK packs (docs/reference/compile-cache.md).
 
     Example::

@@ -59,7 +59,7 @@ class RowRunner:
 
     Attributes:
         program, inputs, outputs: the program, and the inputs and outputs with their columns.
-        has_rows: the first dimension of all inputs and outputs is one of rows. Otherwise a cell is a whole input.
+        has_rows: the first dimension of all inputs and outputs is one of rows, while otherwise a cell is a whole input.
         batch: the most rows of a call, or of a step if each row is a call.
 
     Raises:

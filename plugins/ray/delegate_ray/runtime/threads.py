@@ -22,7 +22,7 @@ def load(path: str, threads: int | None, settings: Mapping[str, Any], *, is_shar
         path: The path of the file, which is mapped: processes of one machine share its memory.
         threads: Threads of each partition; None: the default of its backend.
         settings: other arguments of `delegate.load`. Options there win over the other arguments.
-        is_shared: processes of this machine share packed weights. That saves memory, but loading takes longer.
+        is_shared: processes of this machine share packed weights, which saves memory, but loading takes longer.
     """
     requested = {} if threads is None else {_THREADS: threads}
     requested |= {_PACKED: True} if is_shared else {}

@@ -1,6 +1,6 @@
 """A bundle: programs and their sample calls in one file, written here and measured on another machine. Without torch.
 
-It is an uncompressed zip archive. It has `bundle.json`, and for each method a folder with the programs, the arguments
+It is an uncompressed zip archive with `bundle.json`, and for each method a folder with the programs, the arguments
 of the calls, and torch's results. It may come from a stranger, so reading it checks everything.
 """
 
@@ -113,11 +113,11 @@ def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str], folder: Path) -> list[Task]:
-    """Read and check a bundle. This does not run, unpickle or import anything of it.
+    """Read and check a bundle without running, unpickling or importing anything of it.
 
     Args:
         path: Where the file is.
-        folder: A folder for the unpacked members, under new names. Programs are mapped from there.
+        folder: A folder for the unpacked members, under new names, from which programs are mapped.
 
     Raises:
         ProgramError: it is not a valid bundle.

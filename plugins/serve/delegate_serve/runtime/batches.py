@@ -1,6 +1,6 @@
 """Batches: the requests of a method that wait, joined to calls as they arrive.
 
-Rows are copied to their place in a batch when they arrive, while another call runs. So a call begins at once.
+Rows are copied to their place in a batch when they arrive, while another call runs, so a call begins at once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Batch:
 
 
 class Batches:
-    """The batches of a method that wait. All its methods need the lock of their worker.
+    """The batches of a method that wait, all of whose methods need the lock of their worker.
 
     Args:
         batching: how requests are joined; None: each has a call of its own.

@@ -1,7 +1,7 @@
 """Connection: uvicorn's protocol with limits on slow clients, whose bodies arrive at their final place.
 
-uvicorn stops reading after each 64 KiB until the application takes them, and copies each body several times. That takes
-most of an image request's time. Here the HTTP parser receives the heads, and chunked bodies. Other bodies
+uvicorn stops reading after each 64 KiB until the application takes them, and copies each body several times, which
+takes most of an image request's time. Here the HTTP parser receives the heads, and chunked bodies. Other bodies
 are received directly into the memory of their tensors.
 """
 

@@ -19,7 +19,7 @@ def run_until_it_waits(
     """Run a coroutine, which has no task meanwhile; return the task of its rest, None if it has ended.
 
     Args:
-        coroutine: The coroutine to run. It must not need `asyncio.current_task` before it waits.
+        coroutine: The coroutine to run, which must not need `asyncio.current_task` before it waits.
         loop: the running loop.
     """
     context = copy_context()

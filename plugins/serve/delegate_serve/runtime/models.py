@@ -134,7 +134,7 @@ class Models:
                 await _close_after_requests(_take(program))
 
     async def reload(self) -> None:
-        """Load the files again. Requests that have begun are answered by the old programs, which are closed then.
+        """Load the files again, while requests that have begun are answered by the old programs, which are closed then.
 
         Raises:
             DelegateError: a file cannot be loaded or served; the old programs stay.
@@ -223,7 +223,7 @@ class Models:
     async def _evict(self, size: int, program: Program) -> None:
         """Close other programs until there is memory for one, after their requests. Further requests load them again.
 
-        Programs that are not in use come first, and then the least recently used. Conversations are waited for.
+        Programs that are not in use come first, and then the least recently used, while conversations are waited for.
         """
         while self._settings.memory is not None and self._loaded_size(program) + size > self._settings.memory:
             if (other := self._next_to_evict(program)) is None:

@@ -246,7 +246,7 @@ class LanguageModel:
         return self._tokens("".join(parts), add_special_tokens=False)
 
     def _tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return the tokens of a text. If the start of a long text has too many by far, the rest is not read."""
+        """Return the tokens of a text, without reading the rest if the start of a long text has too many by far."""
         context = int(self._model.about["context"])
         size = _CHARACTERS * context
         try:

@@ -65,7 +65,7 @@ class Loading:
 
 
 class Program:
-    """A program file of a server. Its state is changed on the event loop alone.
+    """A program file of a server, whose state is changed on the event loop alone.
 
     Args:
         name: The program's name.

@@ -47,7 +47,7 @@ class _Session:
 
 
 class Sessions:
-    """The sessions of a program. They are used on the event loop alone.
+    """The sessions of a program, which are used on the event loop alone.
 
     Args:
         program: a program with states.

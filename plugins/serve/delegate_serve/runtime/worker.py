@@ -208,7 +208,7 @@ class Worker:
             job.future.set_exception(self._overloaded(what))
 
     def _serve(self, batch: Batch, finish: Callable[[Sequence[_Result]], None]) -> None:
-        """Run a batch. If it fails, each job runs by itself, since the fault may be in another's input."""
+        """Run a batch, and if it fails, each job runs by itself, since the fault may be in another's input."""
         jobs = batch.jobs
         for job in jobs:
             job.is_running = True
