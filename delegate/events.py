@@ -66,7 +66,7 @@ class SupportChecked:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Planned:
     """A plan of a method, of which the last one before the compilations is the plan that is compiled.
 
     Args:
@@ -234,7 +234,7 @@ Event = (
     StageRun
     | PassRun
     | SupportChecked
-    | Placed
+    | Planned
     | Compiled
     | DelegateOpened
     | ProgramLoaded

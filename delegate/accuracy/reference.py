@@ -99,17 +99,33 @@ def copies(leaves: Sequence[Any]) -> list[Any]:
 
 
 class _GraphRunner(Interpreter):
-    """An interpreter of a graph, and optionally of the bodies of its control flow; see `NodeRunner`."""
+    """An interpreter of a graph, and optionally of the bodies of its control flow; see `NodeRunner`.
 
-    def __init__(self, module: GraphModule, changed: Callable[[Node, Any], Any], with_bodies: bool) -> None:
-        super().__init__(module)
-        self._changed, self._with_bodies = changed, with_bodies
+    `call` runs an operator; None: as torch does.
+    """
+
+    def __init__(
+        self,
+        module: GraphModule,
+        changed: Callable[[Node, Any], Any] = lambda node, result: result,
+        *,
+        with_bodies: bool = False,
+        call: Callable[..., Any] | None = None,
+        garbage_collect_values: bool = True,
+    ) -> None:
+        super().__init__(module, garbage_collect_values)
+        self._changed, self._with_bodies, self._call = changed, with_bodies, call
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Return a constant, or a function that runs a body of control flow."""
         value = super().get_attr(target, args, kwargs)
-        is_body = self._with_bodies and isinstance(value, GraphModule)
-        return _GraphRunner(value, self._changed, True).run if is_body else value
+        if not (self._with_bodies and isinstance(value, GraphModule)):
+            return value
+        return _GraphRunner(value, self._changed, with_bodies=True, call=self._call).run
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator."""
+        return (self._call or super().call_function)(target, args, kwargs)
 
     def run_node(self, n: Node) -> Any:
         """Run one node."""
@@ -131,7 +147,7 @@ class NodeRunner(_GraphRunner):
         module = ep.module()
         if any(map(writes_in_place, module.graph.nodes)):
             _copy_buffers(module)
-        super().__init__(module, changed, with_bodies)
+        super().__init__(module, changed, with_bodies=with_bodies)
 
     def results(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors of the results; raises AccuracyError if torch cannot run the program."""
@@ -175,28 +191,21 @@ def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> di
     """
     given = {leaf.node: value for leaf, value in zip(edge.inputs, leaves, strict=True)}
     given |= edge.constants
-    values: dict[str, torch.Tensor] = {}
+    values = {name: v.clone() for name, v in given.items() if name in names and isinstance(v, torch.Tensor)}
+    modules = edge.graph_module.named_modules()
+    prefixes = {module.graph: f"{path}." * bool(path) for path, module in modules if isinstance(module, GraphModule)}
 
-    class Recording(_Runner):
-        def __init__(self, module: GraphModule, prefix: str = "") -> None:
-            super().__init__(module)
-            self.prefix = prefix
+    def record(node: Node, result: Any) -> Any:
+        name = f"{prefixes[node.graph]}{node.name}"
+        if node.name in names and name not in values and isinstance(result, torch.Tensor):
+            values[name] = result.clone()
+        return result
 
-        def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-            value = super().get_attr(target, args, kwargs)
-            return Recording(value, f"{self.prefix}{target}.").run if isinstance(value, GraphModule) else value
-
-        def run_node(self, n: Node) -> Any:
-            result = super().run_node(n)
-            name = f"{self.prefix}{n.name}"
-            if n.name in names and name not in values and isinstance(result, torch.Tensor):
-                values[name] = result.clone()
-            return result
-
+    runner = _GraphRunner(edge.graph_module, record, with_bodies=True, call=call)
     try:
         with torch.no_grad():
             placeholders = edge.graph.find_nodes(op="placeholder")
-            Recording(edge.graph_module).run(*(given[n.name] for n in placeholders), enable_io_processing=False)
+            runner.run(*(given[n.name] for n in placeholders), enable_io_processing=False)
     except Exception as error:  # an operator may raise anything
         raise _no_reference(f"method {edge.name}", error) from error
     return values
@@ -206,12 +215,11 @@ class EagerRegion:
     """A region run by torch."""
 
     def __init__(self, region: Region) -> None:
-        graph, copies = plain_graph(region, any_number=True)
+        graph, _ = plain_graph(region, any_number=True)
         self.region = region
         self._module = GraphModule({}, graph)
         self._constants = list(region.constants.values())
         self._choices = {node: compare for node in graph.nodes if (compare := _choice_of(node)) is not None}
-        self._own = {copied.name: copied for copied in copies.values()}
 
     def values(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the results of nodes that have one tensor, by name; raises AccuracyError if torch cannot run one."""
@@ -257,8 +265,7 @@ class EagerRegion:
         self, inputs: Sequence[torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the outputs of the region if all inputs and constants are changed; raises as `values` does."""
-        env = self._run([change(t) for t in inputs], {}, [change(t) for t in self._constants])
-        values = dict(_by_name(env))
+        values = dict(_by_name(self._run([change(t) for t in inputs], {}, [change(t) for t in self._constants])))
         return [values[node.name] for node in self.region.outputs]
 
     def continued(
@@ -288,7 +295,7 @@ class EagerRegion:
         known: Mapping[str, torch.Tensor],
         constants: Sequence[torch.Tensor] | None = None,
     ) -> Mapping[Node, Any]:
-        runner = _Runner(self._module, garbage_collect_values=False)
+        runner = _GraphRunner(self._module, call=call, garbage_collect_values=False)
         nodes = {n.name: n for n in self._module.graph.nodes}
         try:
             with torch.no_grad():
@@ -321,11 +328,6 @@ def _pairs(
         results = call(node.target, args, kwargs)
     expected = dict(enumerate(results if isinstance(results, tuple | list) else (results,)))
     yield from compare(map_arg(arguments(node), env.__getitem__), actual, expected)
-
-
-class _Runner(Interpreter):
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return call(target, args, kwargs)
 
 
 def _by_name(env: Mapping[Node, Any]) -> Iterator[tuple[str, torch.Tensor]]:

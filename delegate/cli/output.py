@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from delegate.events import Compiled, Event, Placed, StageRun, SupportChecked
+from delegate.events import Compiled, Event, Planned, StageRun, SupportChecked
 from delegate.listeners import listen
 from delegate.text_table import Table, fold_line, printable
 
@@ -228,7 +228,7 @@ def _step(event: Event) -> str:
     match event:
         case SupportChecked(method=method, backend=backend):
             return f"{method} is checked for {backend}"
-        case Placed(method=method):
+        case Planned(method=method):
             return f"{method} is planned"
         case Compiled(partition=partition):
             return f"{partition} is compiled"

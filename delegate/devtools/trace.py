@@ -27,7 +27,7 @@ from delegate.events import (
     MethodRun,
     OperatorRun,
     PassRun,
-    Placed,
+    Planned,
     ProgramLoaded,
     StageRun,
     SupportChecked,
@@ -263,7 +263,7 @@ _SLICES: Mapping[type, Callable[[Any], tuple[str, str, Mapping[str, Any]]]] = {
     SupportChecked: lambda e: (
         e.backend, "support checks", {"method": e.method, "nodes": e.nodes, "supported": e.supported},
     ),
-    Placed: lambda e: (
+    Planned: lambda e: (
         _LOWERING, "plan", {"method": e.method, "nodes": dict(e.nodes), "partitions": dict(e.partitions)},
     ),
     Compiled: lambda e: (

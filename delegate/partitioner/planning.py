@@ -19,7 +19,7 @@ from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.events import Placed, SupportChecked
+from delegate.events import Planned, SupportChecked
 from delegate.listeners import emit, is_heard
 from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assign
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
@@ -75,14 +75,14 @@ def plan(
     with gc_paused():
         result = planner.plan(program)
     if is_heard():
-        emit(_placed(result, start, time.perf_counter_ns() - start))
+        emit(_planned(result, start, time.perf_counter_ns() - start))
     return replace(result, notes=(*program.notes, *result.notes, *planner.book.unused()))
 
 
-def _placed(plan: Plan, start: int, duration: int) -> Placed:
+def _planned(plan: Plan, start: int, duration: int) -> Planned:
     parts = tuple(plan.walk())
     nodes = Counter(n.backend or PORTABLE for part in parts for n in part.nodes)
-    return Placed(
+    return Planned(
         plan.program.name, nodes, Counter(p.backend for part in parts for p in part.partitions), start, duration
     )
 

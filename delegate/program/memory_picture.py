@@ -19,7 +19,7 @@ _UNBOUNDED = 64  # times the least size: what is shown for a size without a maxi
 _NAMED = 8  # sizes in the text of a row
 
 
-class Block(NamedTuple):
+class MemoryBlock(NamedTuple):
     """The memory of one value.
 
     Args:
@@ -74,7 +74,7 @@ class MemoryPicture(NamedTuple):
     spaces: tuple[str, ...]
     arenas: tuple[int, ...]
     steps: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[MemoryBlock, ...]
     constants: tuple[tuple[str, int], ...]
     delegates: tuple[PartitionMemory, ...]
     peaks: tuple[tuple[str, int], ...] = ()
@@ -90,7 +90,7 @@ def _picture(program: Program, method: Method, users: Mapping[int, int]) -> Memo
     """Return the picture of a method; `users` has the number of partitions that have a segment of data."""
     lifetimes, bounds = Lifetimes(method, [v.storage for v in method.values]), ExpressionBounds(method.symbols)
     blocks = tuple(
-        Block(
+        MemoryBlock(
             value.name,
             value.storage.index,
             value.storage.offset,

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from delegate.errors import ProgramError
 from delegate.field_checks import amount, default, fault, items, mapping, plain_json, require_format, texts
@@ -32,6 +32,7 @@ from delegate.text_table import Table
 from delegate.verdict import Reason
 
 if TYPE_CHECKING:
+    from delegate.devtools.debugger.diagnosis import Diagnosis
     from delegate.program.memory_picture import MemoryPicture
     from delegate.runtime.profile import Profile
 
@@ -41,13 +42,6 @@ _SMALL = 0.01  # partitions with a smaller share of the operations have one comm
 _LONGEST = 300  # characters of a refusal, which may hold sizes that are long expressions
 _NAMED = 2  # nodes of a group that are listed with their source line
 _VERIFY = "give your own data: to_backend(..., verify=inputs), or `delegate lower --verify FILE`"
-
-
-class Diagnosis(Protocol):
-    """A result of the debugger, which imports this module."""
-
-    def to_json(self) -> str:
-        """Return the diagnosis as JSON."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,7 +12,7 @@ from torch import nn
 import delegate
 from delegate.edge.passes.pipeline import PROGRAM_PASSES
 from delegate.errors import ListenerError
-from delegate.events import Compiled, Event, PassRun, Placed, StageRun, SupportChecked
+from delegate.events import Compiled, Event, PassRun, Planned, StageRun, SupportChecked
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
@@ -48,7 +48,7 @@ def test_the_events_of_lowering():
     assert all(first.after == second.before for first, second in pairwise(passes))
     (check,) = of_kind(events, SupportChecked)
     assert (check.backend, check.nodes, check.supported) == ("xnnpack", 3, 2)
-    (placed,) = of_kind(events, Placed)
+    (placed,) = of_kind(events, Planned)
     assert (placed.nodes, placed.partitions) == ({"xnnpack": 2, "portable": 1}, {"xnnpack": 2})
     compiled = of_kind(events, Compiled)
     assert [(e.partition, e.nodes, e.is_cached, e.refusal) for e in compiled] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultKind, FaultyNode
-from delegate.program.memory_picture import Block, MemoryPicture, PartitionMemory
+from delegate.program.memory_picture import MemoryBlock, MemoryPicture, PartitionMemory
 from delegate.report import Report
 from delegate.report.measured import Interval, Placement, PlanCost
 from delegate.report.rows import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport
@@ -59,7 +59,7 @@ def report(*, moved: bool = False) -> Report:
         ),
         ("a third plan",),
     )  # fmt: skip
-    blocks = (Block("sort_0", 0, 0, 64, 1, 3), Block("sort_1", 0, 64, 64, 2, 4))
+    blocks = (MemoryBlock("sort_0", 0, 0, 64, 1, 3), MemoryBlock("sort_1", 0, 64, 64, 2, 4))
     return Report(
         methods=("forward",),
         nodes=tuple(nodes),
