@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from delegate_llm import Batch, Model
 
 from benchmarks.engines import EXECUTORCH_PYTHON, ROOT, THREADS
 from benchmarks.quantized import cpu
 from delegate.kernels.cached_attention import OPERATOR
 from delegate.kernels.half_precision import to_bfloat16
 from delegate.kernels.table import KernelTable
-from delegate.llm.runtime.batch import Batch
-from delegate.llm.runtime.model import Model
 from delegate.program.dtypes import DType
 from delegate.registry import default_registry
 from tests.support.zoo import libraries
@@ -149,11 +148,9 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
     """Write a file per variant, where it is not there yet, and the weights for peers; gives the logits of eager."""
     with libraries():
         import torch
-
-        from delegate.llm.aot.decoder import Decoder, Head
-        from delegate.llm.aot.engines import engine_table
-        from delegate.llm.aot.export import Options, export, measure_engines
-        from delegate.llm.aot.source import read
+        from delegate_llm import Options, export, measure_engines, read
+        from delegate_llm.aot.decoder import Decoder, Head
+        from delegate_llm.aot.engines import engine_table
 
         (folder / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": layers}))
         source = read(folder / "config.json")

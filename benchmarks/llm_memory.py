@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-
-from delegate.llm.runtime.model import Conversation, Model
+from delegate_llm import Conversation, Model
 
 TOKENS = 264
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -75,7 +75,6 @@ _COMMANDS = {
         "delegate.cli.demo.command:demo",
         "Lower a trained network to every backend, save it, and run it in processes without torch.",
     ),
-    "llm": ("delegate.cli.llm:app", "Export a language model of transformers, and generate text."),
     "config": ("delegate.cli.checks:config_app", "Check a configuration, or print its schema."),
     "lock": ("delegate.cli.checks:lock_app", "Compare lockfiles, or check one."),
     "cache": ("delegate.cli.cache:app", "Show or clear the cache."),

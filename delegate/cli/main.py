@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 
 from delegate import vendor_output
@@ -19,8 +18,6 @@ def main() -> None:
             raise
         print(f"error: the command line needs {error.name}: pip install 'delegate[cli]'", file=sys.stderr)
         raise SystemExit(1) from None
-    if "llm" in sys.argv[1:]:  # cached attention has threads of its own; NumPy reads this when it is imported
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _separate_streams()  # before the import of NumPy, which starts threads
     from delegate.cli.app import app
 

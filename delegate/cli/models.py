@@ -33,7 +33,7 @@ from delegate.plugins import one_line
 _EXPORT = "export it: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2')"
 _FOREIGN = (
     "export the model in PyTorch: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2'). "
-    "For a language model, `delegate llm export` takes its folder in the format of transformers"
+    "For a language model, `delegate llm export` of delegate-llm takes its folder in the format of transformers"
 )
 _RETURN = "return (module, example_inputs) with example_inputs a tuple, or an ExportedProgram"
 

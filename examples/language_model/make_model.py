@@ -15,9 +15,8 @@ from pathlib import Path
 
 import tokenizers
 import torch
+from delegate_llm.aot.hugging_face import transformers
 from torch import nn
-
-from delegate.llm.aot.hugging_face import transformers
 
 CHATS = {
     "What is a backend?": "A vendor library that runs a part of a model.",

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 import torch
+import transformers
 from torch import nn
 from torch.export import Dim
 
 import delegate
 from delegate.errors import DelegateError
-from delegate.llm.aot.hugging_face import transformers
 
 SENTENCES = (
     "The train to the city leaves at nine.",

@@ -21,7 +21,6 @@ WRITTEN = [  # command, option
     (("lower", "absent.pt2", "-o", "x.dlg"), "--trace"),
     (("debug", "absent.pt2"), "-o"),
     (("demo",), "-o"),
-    (("llm", "export", "absent"), "-o"),
     (("run", "absent.dlg"), "-o"),
     (("run", "absent.dlg"), "--trace"),
     (("new-backend", "mine"), "-o"),

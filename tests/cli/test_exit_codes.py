@@ -86,9 +86,6 @@ TABLE: dict[int, list[str]] = {
         "check-backend absent",
         "lock diff net.lock absent.lock",
         "lock check net.lock other.pt2 -b xnnpack",
-        "llm export absent -o new.dlg",
-        "llm run absent.dlg -p text",
-        "llm chat absent.dlg",
         "demo -b xnnpak",
         "demo -b absent",
         "demo -o good.yaml/below",
@@ -123,15 +120,11 @@ TABLE: dict[int, list[str]] = {
         "cache clear --unknown",
         "lock diff net.lock",
         "lock check net.lock",
-        "llm export",
-        "llm run",
-        "llm chat",
         "demo --unknown",
     ],
 }
 ELSEWHERE = {(DONE, "check-backend"), (DONE, "demo")}  # test_new_backend.py, test_demo.py
 ELSEWHERE |= {(DONE, "calibrate")}  # tests/e2e/test_estimated_placement.py
-ELSEWHERE |= {(DONE, f"llm {name}") for name in ("export", "run", "chat")}  # tests/llm
 
 
 class Sorted(nn.Module):

@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli.app import app
 from delegate.errors import DelegateError
-from delegate.llm.runtime.model import Model
 from delegate.measurements import BUNDLE
 from delegate.program import file
 from delegate.registry import default_registry
@@ -215,6 +214,7 @@ def test_a_server_runs_no_code(mark: Path) -> None:
 
 @pytest.mark.slow
 def test_a_draft_runs_no_code(mark: Path, tmp_path: Path) -> None:
+    require_installed("llm run")
     from tests.support.language_models import made as make_language_model
 
     make_language_model(tmp_path, "llama", guesses=2)
@@ -223,6 +223,10 @@ def test_a_draft_runs_no_code(mark: Path, tmp_path: Path) -> None:
     assert not mark.exists()
     CliRunner().invoke(app, [*arguments, "--trust-code"])
     assert mark.exists()
+
+
+def converse(path: Path, **trust: bool) -> None:
+    pytest.importorskip("delegate_llm.runtime.model").Model(path, **trust)
 
 
 def predict(path: Path, **trust: bool) -> None:
@@ -242,7 +246,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "load, of bytes": lambda path, **trust: delegate.load(path.read_bytes(), **trust),
     "LoadedProgram": lambda path, **trust: delegate.LoadedProgram(file.load(path), **trust),
     "debug": lambda path, **trust: delegate.debug(exported(), program_file=path, budget=0, **trust),
-    "delegate.llm": Model,
+    "delegate_llm": converse,
     "delegate_ray": predict,
     "bundles": measure,
 }
@@ -269,7 +273,7 @@ def test_functions(mark: Path, name: str) -> None:
     try:
         function(Path("coded.dlg"), trust_code=True)
     except DelegateError:
-        assert name == "delegate.llm"  # it is no language model, which is read in the opened program
+        assert name == "delegate_llm"  # it is no language model, which is read in the opened program
     assert mark.exists()
 
 

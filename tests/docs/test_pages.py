@@ -17,8 +17,8 @@ SLOW: set[str] = set()
 ELSEWHERE = {
     "backend.md": "tests/cli/test_new_backend.py",
     "batch.md": "plugins/ray/tests/test_docs.py",
-    "llm.md": "tests/llm/test_llm.py",
-    "llm-conversations.md": "tests/llm/test_lora.py",
+    "llm.md": "plugins/llm/tests/test_llm.py",
+    "llm-conversations.md": "plugins/llm/tests/test_lora.py",
     "placement.md": "tests/placement/test_measured.py",
     "quantization.md": "tests/quantization/test_docs.py",
     "report.md": "tests/devtools/page/test_docs.py",

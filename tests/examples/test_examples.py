@@ -146,20 +146,6 @@ def test_detection():
     assert len(re.findall(r"^image \d: drawn (square|disc)", printed, re.M)) == 2
 
 
-@pytest.mark.slow
-def test_language_model():
-    run("language_model/make_model.py", "tiny")
-    program = [sys.executable, "-m", "delegate", "llm"]
-    for command, text, expected in (
-        (["export", "tiny", "-o", "tiny.dlg", "--context", "128", "--chunk", "16"], "", " bytes\n"),
-        (["run", "tiny.dlg", "-p", "<s>Q: What is a kernel? A:"], "", " A NumPy function that runs one operator.\n"),
-        (["chat", "tiny.dlg"], "Does it need torch?\n", " No, the file runs without torch.\n"),
-    ):  # fmt: skip
-        done = subprocess.run([*program, *command], input=text, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.endswith(expected)
-
-
 def test_several_backends():
     arguments = ("--backend", "xnnpack", "--budget", "2", "-o", "first.dlg")
     assert difference(run("several_backends/place.py", *arguments)) < SMALL
@@ -228,7 +214,6 @@ WRONG = [
     ("speech/run.py", ["none.dlg", "--wave", "none.wav"], 1, "No such file"),
     ("detection/run.py", ["none.dlg", "--images", "0"], 2, "it must be 1 or more"),
     ("detection/run.py", ["none.dlg"], 1, "cannot read the program file"),
-    ("language_model/make_model.py", ["tiny", "--steps", "x"], 2, "invalid int value"),
     ("several_backends/place.py", ["--budget", "0"], 2, "it must be more than 0 seconds"),
     ("several_backends/place.py", ["--backend", "xnnpak"], 1, "did you mean 'xnnpack'"),
     ("several_backends/place.py", ["--backend", "xnnpack", "--locked", "none.lock"], 1, "none.lock"),

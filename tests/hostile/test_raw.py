@@ -26,10 +26,6 @@ ALLOWED = {
     ("backends/transfer.py", "frombuffer"),
     ("edge/graphs.py", "as_strided"),  # ahead of time, by torch, which checks
     ("kernels/copies.py", "as_strided"),  # the kernel, which calls the room
-    ("llm/aot/export.py", "frombuffer"),  # bytes that this process made, copied
-    ("llm/runtime/adapter.py", "frombuffer"),  # bytes whose size and dtype safetensors has checked
-    ("llm/runtime/tokenizer.py", "from_buffer"),  # of a tokenizer, not of an array
-    ("llm/runtime/tokenizer_charsmap.py", "frombuffer"),  # bytes whose size is checked before
     ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory
     ("backends/xnnpack/runtime/delegate.py", "resize("),  # of a model, not of an array
     ("backends/xnnpack/runtime/compiled.py", "resize("),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -19,8 +18,6 @@ from delegate.cli.app import app
 from delegate.config import load_config
 from delegate.errors import DelegateError
 from delegate.files import open_to_read, read_bytes, require_regular
-from delegate.llm.aot.source import read as read_source
-from delegate.llm.runtime.adapter import read_adapter
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from tests.support.sources import ROOT
@@ -45,7 +42,6 @@ OTHERS = {
     "delegate/devtools/trace.py": "of the system",
     "delegate/edge/sources.py": "opened by `open_to_read`, or of the user's own model",
     "delegate/files.py": "the one way",
-    "delegate/llm/aot/source.py": "after it has looked at the file",
     "delegate/placement/runtime/trials.py": "a file of this process",
     "delegate/placement/runtime/worker.py": "a file of its parent, and of the system",
     "delegate/plugins.py": "of an installed package",
@@ -54,6 +50,8 @@ OTHERS = {
     "delegate/program/cores.py": "files of the kernel below /proc and /sys",
     "delegate/program/source.py": "looks at the file itself",
     "delegate/testing/backend.py": "a file of this process",
+    "plugins/llm/delegate_llm/__init__.py": "of this package",
+    "plugins/llm/delegate_llm/aot/source.py": "after it has looked at the file",
     "plugins/onnxruntime/delegate_onnxruntime/providers.py": "of an installed package",
     "plugins/openvino/delegate_openvino/aot.py": "a file of this process",
     "plugins/ray/delegate_ray/runtime/job.py": "after it has looked at the file",
@@ -104,23 +102,6 @@ def test_the_search_finds(line: str) -> None:
 # -- pipes and devices -------------------------------------------------------------------------------------------------
 
 
-def model_folder(path: Path) -> None:
-    """Read a folder of a language model whose files are all this one."""
-    folder = path.parent / "model"
-    folder.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (folder / name).symlink_to(path)
-    read_source(folder)
-
-
-def adapter(path: Path) -> None:
-    folder = path.parent / "adapter"
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-    (folder / "adapter_model.safetensors").symlink_to(path)
-    read_adapter(folder, {}, "")
-
-
 def command(*words: str) -> Callable[[Path], None]:
     """Return the call of a command, in which FILE is the path."""
 
@@ -136,16 +117,14 @@ def command(*words: str) -> Callable[[Path], None]:
 READERS: dict[str, Callable[[Path], object]] = {
     "open_to_read": open_to_read, "read_bytes": read_bytes, "require_regular": require_regular,
     "load_arrays": load_arrays, "map_array": map_array, "load": delegate.load, "plan": SavedPlan.load,
-    "lock": Lock.load, "configuration": load_config, "model folder": model_folder, "adapter": adapter,
-    "configuration of a model": read_source,
+    "lock": Lock.load, "configuration": load_config,
     **{
         name: command(*words)
         for name, words in {
             "inspect": ("inspect", "FILE"), "explain": ("explain", "FILE"), "lower": ("lower", "FILE", "-o", "x.dlg"),
             "report": ("report", "FILE", "-o", "x.html"), "run": ("run", "FILE"), "strip": ("strip", "FILE"),
             "diff": ("diff", "FILE", "FILE"), "export-graph": ("export-graph", "FILE", "-o", "x.json"),
-            "debug": ("debug", "FILE"), "llm": ("llm", "run", "FILE", "-p", "x"),
-            "llm export": ("llm", "export", "FILE", "-o", "x.dlg"),
+            "debug": ("debug", "FILE"),
             "inputs": ("run", "PROGRAM", "-i", "FILE"), "archive": ("run", "PROGRAM", "-i", "FILE.npz"),
             "debug result": ("report", "PROGRAM", "-o", "x.html", "--debug-result", "FILE"),
         }.items()
@@ -177,7 +156,7 @@ def test_what_is_no_regular_file(name: str, kind: str, tmp_path: Path, monkeypat
         READERS[name](tmp_path / "x")
 
 
-@pytest.mark.parametrize("name", sorted(READERS.keys() - {"adapter", "model folder"}))
+@pytest.mark.parametrize("name", sorted(READERS))
 def test_a_name_that_no_file_has(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "PROGRAM").symlink_to(ROOT / "tests" / "hostile" / "seeds" / "mlp.dlg")

@@ -26,6 +26,7 @@ NOT_SOURCES = (".*", "__pycache__", "*.egg-info", "build", "dist")
 PACKAGES = {
     "delegate": Path("."),
     "delegate_kernels_extra": Path("plugins/kernels-extra"),
+    "delegate_llm": Path("plugins/llm"),
     "delegate_numba": Path("plugins/numba"),
     "delegate_openvino": Path("plugins/openvino"),
     "delegate_onnxruntime": Path("plugins/onnxruntime"),
@@ -98,7 +99,6 @@ RUN = """
 import sys
 import numpy as np
 import delegate
-import delegate.llm.runtime.chat
 program = delegate.load("model.dlg")
 np.save("result.npy", program(np.load("input.npy")))
 assert not {"torch", "typer", "pydantic", "yaml"} & set(sys.modules)

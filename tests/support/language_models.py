@@ -6,16 +6,15 @@ import json
 from pathlib import Path
 
 import torch
+from delegate_llm.runtime.model import Model
 
-from delegate.llm.runtime.model import Model
 from tests.support.zoo import libraries
 
 with libraries():
     import tokenizers
     import transformers
-
-    from delegate.llm.aot.export import Options, export
-    from delegate.llm.aot.source import Source, read
+    from delegate_llm.aot.export import Options, export
+    from delegate_llm.aot.source import Source, read
 
 SHAPE = {
     "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

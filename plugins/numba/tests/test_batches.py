@@ -6,16 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from delegate_llm import Batch, Model, Sampler
 
-from delegate.llm.runtime.batch import Batch
-from delegate.llm.runtime.model import Model
-from delegate.llm.runtime.sampling import Sampler
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
 with libraries():
-    from delegate.llm.aot.export import Options, export
-    from delegate.llm.aot.source import read
+    from delegate_llm import Options, export, read
 
 CONFIG = {
     "model_type": "gemma2", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,

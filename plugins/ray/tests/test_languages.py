@@ -16,10 +16,8 @@ from typing import Any
 
 import openai
 import pytest
+from delegate_llm import Model, Sampler, Text
 
-from delegate.llm.runtime.model import Model
-from delegate.llm.runtime.sampling import Sampler
-from delegate.llm.runtime.text import Text
 from tests.support.language_models import configuration, tokenizer
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
@@ -27,8 +25,7 @@ from tests.support.zoo import libraries
 from .conftest import metrics
 
 with libraries():
-    from delegate.llm.aot.export import Options, export
-    from delegate.llm.aot.source import read
+    from delegate_llm import Options, export, read
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of pydantic in Ray Serve

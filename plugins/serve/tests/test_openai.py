@@ -1,4 +1,4 @@
-"""Completions through OpenAI's client, whole and as they come, compared with `delegate.llm` in this process."""
+"""Completions through OpenAI's client, whole and as they come, compared with `delegate_llm` in this process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 
 import openai
 import pytest
+from delegate_llm.runtime.adapter import Adapter
+from delegate_llm.runtime.chat import Chat
+from delegate_llm.runtime.model import Model
+from delegate_llm.runtime.sampling import Sampler
+from delegate_llm.runtime.tokenizer import Text, Tokenizer
 
-from delegate.llm.runtime.adapter import Adapter
-from delegate.llm.runtime.chat import Chat, ChatFormat
-from delegate.llm.runtime.model import Model
-from delegate.llm.runtime.sampling import Sampler
-from delegate.llm.runtime.text import Text
-from delegate.llm.runtime.tokenizer import Tokenizer
 from delegate.runtime.method import Method
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
@@ -25,9 +24,8 @@ from .conftest import HEADERS, TRACE, tracing
 
 with libraries():
     import tokenizers
-
-    from delegate.llm.aot.export import Options, export
-    from delegate.llm.aot.source import read
+    from delegate_llm.aot.export import Options, export
+    from delegate_llm.aot.source import read
 
 CONFIG = {
     "model_type": "llama", "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
@@ -155,8 +153,8 @@ def test_a_chat(lm: Any, model: Model) -> None:
         stream = api.chat.completions.create(model="lm", messages=messages, max_tokens=8, temperature=0, stream=True)
         second = [part.choices[0] for part in stream]
     assert answer == "".join(Chat(model, Sampler(), system="Be brief.").send("one", 8))
-    form = ChatFormat.from_json(model.about["chat"])
-    text = form.render("one", "Be brief.", True) + answer + form.render("two", None, False)
+    assert model.chat is not None
+    text = model.chat.render("one", "Be brief.", True) + answer + model.chat.render("two", None, False)
     tokens = model.tokens(text, add_special_tokens=False)
     assert "".join(part.delta.content or "" for part in second) == completed(model, tokens, 8)
     assert second[0].delta.role == "assistant"

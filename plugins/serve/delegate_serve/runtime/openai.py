@@ -17,20 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from delegate.errors import DelegateError, InputError
-from delegate.llm.runtime.adapter import Adapter
-from delegate.llm.runtime.chat import ChatFormat
-from delegate.llm.runtime.model import Model
-from delegate.llm.runtime.sampling import Sampler
-from delegate.llm.runtime.text import Text
+from delegate.errors import ConfigError, DelegateError, InputError
 from delegate.runtime.loaded import LoadedProgram
 from delegate_serve.runtime.errors import Disconnected, RequestError
 from delegate_serve.runtime.metrics import Metrics, ModelMetrics
 from delegate_serve.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from delegate_llm.runtime.adapter import Adapter
+    from delegate_llm.runtime.sampling import Sampler
 
 METHODS = frozenset({"prefill", "decode", "head", "about", "tokenizer"})  # of a language model with text
 _DONE = b"data: [DONE]\n\n"
@@ -128,8 +127,9 @@ class LanguageModel:
         adapters: the adapter of each model that a request may name: NAME has none, NAME:ADAPTER has one.
 
     Raises:
+        ConfigError: the package delegate_llm is not installed.
         ProgramError: the program describes no language model, or its tokenizer is damaged.
-        InputError: the package tokenizers is not installed, or an adapter does not fit.
+        InputError: an adapter does not fit.
     """
 
     def __init__(
@@ -140,16 +140,21 @@ class LanguageModel:
         metrics: Metrics,
         adapters: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
+        try:
+            from delegate_llm.runtime.model import Model
+        except ModuleNotFoundError as error:
+            remedy = "pip install delegate-llm"
+            raise ConfigError(
+                f"program {name!r} is a language model, which needs {error.name}", remedy=remedy
+            ) from error
         self.name, self._settings = name, settings
         try:
             self._model = Model(program)
-            self._model.tokens("")  # raises now if the tokenizer is damaged, or its package is absent
+            self._model.tokens("")  # raises now if the tokenizer is damaged
         except DelegateError as error:
             raise error.at(f"program {name!r}") from error
         self.adapters: dict[str, Adapter | None] = {name: None}
         self.adapters |= {f"{name}:{key}": self._model.load_adapter(folder) for key, folder in adapters.items()}
-        chat = self._model.about.get("chat")
-        self._chat = None if chat is None else ChatFormat.from_json(chat)
         self._threads = ThreadPoolExecutor(settings.sessions, f"generate {name}")
         self.requests = 0  # that are received, have an answer that is not complete, or are still computed
         self.metrics = metrics.model(name, lambda: self.requests)
@@ -210,6 +215,8 @@ class LanguageModel:
         )
 
     def _sampler(self, body: Mapping[str, Any]) -> Sampler:
+        from delegate_llm.runtime.sampling import Sampler
+
         given = {name: body[name] for name in _NUMBERS if body.get(name) is not None}
         for name, value in given.items():
             if type(value) not in _NUMBERS[name]:
@@ -230,7 +237,7 @@ class LanguageModel:
 
     def _chat_tokens(self, messages: Any) -> list[int]:
         """Return the tokens of messages: perhaps one of the system, then of the user and the assistant in turns."""
-        if self._chat is None:
+        if self._model.chat is None:
             raise RequestError(400, f"language model {self.name!r} has no chat format: use /v1/completions")
         texts = [_message(message) for message in messages] if isinstance(messages, list) else []
         system = texts.pop(0)[1] if texts and texts[0][0] == "system" else None
@@ -240,7 +247,7 @@ class LanguageModel:
         parts = []
         try:
             for number, (role, text) in enumerate(texts):
-                parts.append(text if role == "assistant" else self._chat.render(text, system, number == 0))
+                parts.append(text if role == "assistant" else self._model.chat.render(text, system, number == 0))
         except InputError as error:
             raise RequestError(400, str(error)) from error
         return self._tokens("".join(parts), add_special_tokens=False)
@@ -348,6 +355,7 @@ class LanguageModel:
 
     def _generate(self, request: Completion, put: Callable[[str], None], is_gone: Event) -> _End:
         """Generate an answer in a conversation of its own."""
+        from delegate_llm.runtime.tokenizer import Text
 
         def require_client() -> None:
             if is_gone.is_set():
