@@ -11,7 +11,6 @@ import typer
 from delegate.cli import options, output
 from delegate.cli.completions import kernel_names
 from delegate.cli.options import Imports, TrustCode, import_modules
-from delegate_remote.runtime.measuring import measure as measure_bundle
 
 
 def measure(
@@ -44,6 +43,8 @@ def measure(
     imports: Imports = None,
 ) -> None:
     """Measure the candidates of a bundle on this machine, for `delegate lower --costs` on another."""
+    from delegate_remote.runtime.measuring import measure as measure_bundle  # late: the list of commands needs no NumPy
+
     options.require_distinct({"--output": out}, {"FILE": path})
     import_modules(imports)
     with output.working(f"measuring {path}") as progress:
