@@ -16,8 +16,8 @@ from delegate.backends.lowering import every
 from delegate.backends.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, NWC, Size
-from delegate.backends.xnnpack.aot.lowerings import indexing
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary
+from delegate.backends.xnnpack.aot.lowerings.indexing import pad_zeros as pad_dimensions
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, constant, floats, ranks
 from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
@@ -48,7 +48,7 @@ def from_2d(builder: RegionBuilder, y: Operand, rank: int) -> Operand:
 def pad_zeros(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
     """Pad the spatial dimensions of a value in NHWC with zeros. XNNPACK folds this into a following convolution."""
     widths = {d: (max(0, before), max(0, after)) for d, (before, after) in enumerate(pairs, start=2)}
-    return indexing.pad_zeros(builder, x, widths)
+    return pad_dimensions(builder, x, widths)
 
 
 def crop(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
