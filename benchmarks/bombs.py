@@ -64,7 +64,7 @@ def _chain(length: int, op: Op = Op.ADD) -> Expr:
     return Expr(op, 0, (_chain(length // 2, op), _chain(length - length // 2, op)))
 
 
-def _shared(doublings: int, op: Op) -> Expr:
+def _share_layers(doublings: int, op: Op) -> Expr:
     """An expression of few parts that each occur twice in the next."""
     made = Expr(Op.SYMBOL, 0)
     for _ in range(doublings):
@@ -80,7 +80,7 @@ def one_expression_in_many_sizes(n: int) -> Program:
 
 
 def shared_parts(n: int) -> Program:
-    return _method(1, values=_values(n, (_shared(11, Op.MUL),)), symbols=S0, inputs=(Input("x", 0),))
+    return _method(1, values=_values(n, (_share_layers(11, Op.MUL),)), symbols=S0, inputs=(Input("x", 0),))
 
 
 def many_expressions(n: int) -> Program:
@@ -163,7 +163,7 @@ def delegates_of_one_fallback(n: int) -> Program:
 
 
 def large_products(n: int) -> Program:
-    sizes = tuple(_shared(i % 10, Op.MUL) for i in range(40))
+    sizes = tuple(_share_layers(i % 10, Op.MUL) for i in range(40))
     return _method(
         1, values=_values(n // 8, sizes), symbols=(Symbol("s0", 2**62, None, 0, 0),), inputs=(Input("x", 0),)
     )

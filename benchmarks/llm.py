@@ -190,13 +190,13 @@ class Together:
             talk.feed(list(range(1, 129)))
 
     def decode(self, context: int, count: int) -> float:
-        return self._timed(context, count, lambda: self._batch.conversations[0].feed([7]))
+        return self._time(context, count, lambda: self._batch.conversations[0].feed([7]))
 
     def together(self, context: int, count: int) -> float:
         """Seconds a call for all talks."""
-        return self._timed(context, count, lambda: self._batch.feed({row: [7] for row in range(TALKS)}))
+        return self._time(context, count, lambda: self._batch.feed({row: [7] for row in range(TALKS)}))
 
-    def _timed(self, context: int, count: int, step: Callable[[], Any]) -> float:
+    def _time(self, context: int, count: int, step: Callable[[], Any]) -> float:
         seconds = _seconds(lambda: [step() for _ in range(count)])
         for talk in self._batch.conversations:
             del talk.tokens[context:]

@@ -50,7 +50,7 @@ class Call:
 
     def grown(self, size: int, factor: int) -> Call:
         """Every dimension of this size is repeated."""
-        args, kwargs = tree_map_only(torch.Tensor, lambda t: _repeated(t, size, factor), (self.args, self.kwargs))
+        args, kwargs = tree_map_only(torch.Tensor, lambda t: _repeat(t, size, factor), (self.args, self.kwargs))
         return Call(self.op, args, kwargs)
 
 
@@ -105,7 +105,7 @@ def recorded(entries: Sequence[Any], dtype: torch.dtype) -> list[Call]:
     return [call for _, call in highest.values()]
 
 
-def _repeated(t: torch.Tensor, size: int, factor: int) -> torch.Tensor:
+def _repeat(t: torch.Tensor, size: int, factor: int) -> torch.Tensor:
     return t.repeat([factor if n == size else 1 for n in t.shape]) if size in t.shape else t
 
 
@@ -160,15 +160,15 @@ def measure(call: Call, rounds: int) -> tuple[float, float] | None:
     functions = (prepared[1], lambda: call.op(*call.args, **call.kwargs))
     repeats = []
     for function in functions:
-        seconds = _timed(function, 1)
+        seconds = _time(function, 1)
         repeats.append(max(1, int(2e-3 / max(seconds, 1e-7))))
         if seconds > _LONGEST:
             rounds = 1
-    times = [[_timed(f, n) for f, n in zip(functions, repeats, strict=True)] for _ in range(rounds)]
+    times = [[_time(f, n) for f, n in zip(functions, repeats, strict=True)] for _ in range(rounds)]
     return min(t[0] for t in times), min(t[1] for t in times)
 
 
-def _timed(function: Callable[[], Any], repeats: int) -> float:
+def _time(function: Callable[[], Any], repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):
         function()

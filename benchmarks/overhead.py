@@ -106,9 +106,9 @@ def loading() -> None:
         ours, theirs = Path(folder) / "model.dlg", Path(folder) / "model.onnx"
         delegate.to_backend(exported, "xnnpack").save(ours)
         theirs.write_bytes(onnx_bytes(exported))
-        _timed(LOAD_DELEGATE.format(path=str(ours)))  # writes the bytecode
+        _time(LOAD_DELEGATE.format(path=str(ours)))  # writes the bytecode
         rounds = [
-            (_timed(LOAD_DELEGATE.format(path=str(ours))), _timed(LOAD_ONNXRUNTIME.format(path=str(theirs))))
+            (_time(LOAD_DELEGATE.format(path=str(ours))), _time(LOAD_ONNXRUNTIME.format(path=str(theirs))))
             for _ in range(ROUNDS)
         ]
     mine, peer = (statistics.median(times) * 1e3 for times in zip(*rounds, strict=True))
@@ -118,7 +118,7 @@ def loading() -> None:
     print(f"| {mine:.0f} | {peer:.0f} | {ratio:.2f} |")
 
 
-def _timed(code: str) -> float:
+def _time(code: str) -> float:
     # With bytecode kept, as it is for an installed package.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)

@@ -65,7 +65,7 @@ def simulate(fleet: Fleet, gaps: Iterator[float], times: Times, requests: int) -
                 continue
             batch = [line.waiting.popleft() for _ in range(min(fleet.most, len(line.waiting)))]
             line.running += len(batch)
-            yield environment.timeout(drawn.choice(times[_measured(times, len(batch))]))
+            yield environment.timeout(drawn.choice(times[_measure(times, len(batch))]))
             line.running -= len(batch)
             latencies.extend(environment.now - start for start in batch)
 
@@ -101,7 +101,7 @@ def _choose(fleet: Fleet, lines: Sequence[_Line], drawn: random.Random) -> _Line
     return drawn.choice(lines)
 
 
-def _measured(times: Times, rows: int) -> int:
+def _measure(times: Times, rows: int) -> int:
     return next((size for size in sorted(times) if size >= rows), max(times))
 
 

@@ -43,7 +43,7 @@ def load_config(
     registry = registry or default_registry()
     if isinstance(source, Config):
         raise_all(_semantics(source, _choices(source), Source(None), registry))
-        return _resolved(source, registry)
+        return _resolve_aliases(source, registry)
     if not isinstance(source, str | os.PathLike | Mapping):
         what = f"a {type(source).__name__} is not a configuration"
         raise ConfigError(what, remedy="give the path of a YAML file, a dict, or a delegate.config.Config")
@@ -56,7 +56,7 @@ def load_config(
         raise_all([*problems(error, Config, written), *_semantics(rest, choices, written, registry)])
         raise AssertionError("pydantic refused the configuration without a reason") from error
     raise_all(_semantics(config, _choices(config), written, registry))
-    return _resolved(config, registry)
+    return _resolve_aliases(config, registry)
 
 
 def _choices(config: Config) -> dict[int, BackendChoice]:
@@ -94,7 +94,7 @@ def _remove(data: Any, path: Path) -> None:
             del data[path[-1]]
 
 
-def _resolved(config: Config, registry: Registry) -> Config:
+def _resolve_aliases(config: Config, registry: Registry) -> Config:
     """Return the configuration with aliases replaced by the backends that they stand for."""
     update: dict[str, Any] = {
         "partitioning": config.partitioning.model_copy(
@@ -105,18 +105,18 @@ def _resolved(config: Config, registry: Registry) -> Config:
         )
     }
     if config.backends is not None:
-        update["backends"] = tuple(_renamed(choice, registry) for choice in config.backends)
+        update["backends"] = tuple(_resolve_name(choice, registry) for choice in config.backends)
     if config.quantization is not None and config.quantization.backend is not None:
         backend = registry.resolve(config.quantization.backend)
         update["quantization"] = config.quantization.model_copy(update={"backend": backend})
     if config.placement.candidates is not None:
-        candidates = tuple(_renamed(candidate, registry) for candidate in config.placement.candidates)
+        candidates = tuple(_resolve_name(candidate, registry) for candidate in config.placement.candidates)
         update["placement"] = config.placement.model_copy(update={"candidates": candidates})
     resolved = config.model_copy(update=update)
     return config if resolved == config else resolved
 
 
-def _renamed(named: Named, registry: Registry) -> Named:
+def _resolve_name(named: Named, registry: Registry) -> Named:
     """Return a backend or a candidate with the name of the backend that its name stands for."""
     return named.model_copy(update={"name": registry.resolve(named.name)})
 
@@ -131,7 +131,7 @@ def backend_options(choice: BackendChoice, registry: Registry | None = None) -> 
     model = (registry or default_registry()).aot(choice.name, absent_ok=True).Options
     prefix: Path = (choice.name, "options")
     try:
-        return _validated(model, choice)
+        return _validate_options(model, choice)
     except ValidationError as error:
         raise_all(problems(error, model, Source(choice.options), prefix))
         raise AssertionError("pydantic refused the options without a reason") from error
@@ -143,7 +143,7 @@ def options_of_alias(alias: str, backend: str) -> ConfigError:
     return ConfigError(what, remedy=f"name the backend whose options they are, e.g. {backend}")
 
 
-def _validated(model: type[Options], choice: BackendChoice) -> Options:
+def _validate_options(model: type[Options], choice: BackendChoice) -> Options:
     """Validate options as JSON; only there pydantic's strict mode accepts lists for tuples and text for enums."""
     try:
         text = json.dumps(choice.options, default=str)
@@ -267,6 +267,6 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
         yield ConfigError(f"{dotted(path)}: {error.what}", where=where, remedy=error.remedy)
         return
     try:
-        _validated(model, choice)
+        _validate_options(model, choice)
     except ValidationError as error:
         yield from problems(error, model, source, (*path, "options"))

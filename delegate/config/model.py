@@ -237,7 +237,7 @@ class Quantization(_Model):
         return "off" if is_off else value  # YAML reads an unquoted `off` as false
 
     @model_validator(mode="after")
-    def _bounded(self) -> Quantization:
+    def _check_bounds(self) -> Quantization:
         if self.is_auto and self.sqnr_db is None:
             raise ValueError("scheme: auto requires sqnr_db, the least accuracy of the result, e.g. 30")
         if not self.is_auto and (self.sqnr_db, self.budget) != (None, None):
@@ -325,7 +325,7 @@ class PlacementSection(_Model):
     )
 
     @model_validator(mode="after")
-    def _bounded(self) -> PlacementSection:
+    def _check_bounds(self) -> PlacementSection:
         if self.candidates is not None and not self.candidates:
             raise ValueError("candidates: has no value: name some, or leave the key out for all backends")
         if self.candidates and len(set(map(repr, self.candidates))) < len(self.candidates):

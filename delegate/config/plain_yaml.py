@@ -132,10 +132,10 @@ class _Reader:
     def _scalar(self, event: Any) -> Any:
         key = (event.tag, event.value, event.implicit)
         if key not in self.scalars:
-            self.scalars[key] = self._constructed(event)
+            self.scalars[key] = self._construct(event)
         return self.scalars[key]
 
-    def _constructed(self, event: Any) -> Any:
+    def _construct(self, event: Any) -> Any:
         tag = event.tag if event.tag not in (None, "!") else None
         tag = tag or self.loader.resolve(ScalarNode, event.value, event.implicit)
         try:

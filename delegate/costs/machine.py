@@ -49,7 +49,7 @@ def machine_profile(
     tell = progress or logger.warning
     for place, identity in identities.items():
         key = hashlib.sha256(repr((_FORMAT, place, identity, host_features())).encode()).hexdigest()
-        earlier = store.read(key, partial(_stored, place))
+        earlier = store.read(key, partial(_read_stored, place))
         result: Result | None = None if place in again else earlier
         if result is None and place not in again:
             if again:
@@ -57,7 +57,7 @@ def machine_profile(
             result = BUSY if is_busy() else None
         if result is None:
             tell(f"calibrating {place} for this machine, once: {LIMIT:g} s at most")
-            result = _measured(place, key)
+            result = _measure(place, key)
             if result != BUSY:
                 store.put(key, asdict(result) if isinstance(result, PlaceRates) else {"problem": result}, [])
         if result == BUSY and isinstance(earlier, PlaceRates):
@@ -79,7 +79,7 @@ def is_busy() -> bool:
 
 
 @cache
-def _measured(place: str, key: str) -> Result:
+def _measure(place: str, key: str) -> Result:
     """Return the rates of a place, measured once in a process, also if that fails.
 
     `key` tells versions of its libraries apart.
@@ -96,7 +96,7 @@ def _measured(place: str, key: str) -> Result:
         process.end()
 
 
-def _stored(place: str, entry: Entry) -> Result:
+def _read_stored(place: str, entry: Entry) -> Result:
     return _result(place, entry.about)
 
 

@@ -88,7 +88,7 @@ class Profile:
     def to_json(self) -> str:
         """Return the profile as JSON, with numbers of four digits."""
         data = {"format": FORMAT, "machine": self.machine, "places": {n: asdict(p) for n, p in self.places.items()}}
-        return json.dumps(_rounded(data), indent=1) + "\n"
+        return json.dumps(_round(data), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, source: str, where: str = "") -> Profile:
@@ -154,9 +154,9 @@ def _rate(data: Mapping[str, Any], subject: str) -> Rate:
         raise ValueError(f"the rate of {subject}: {fault(error)}") from error
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return float(f"{value:.4g}")
     if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: _round(item) for key, item in value.items()}
     return value

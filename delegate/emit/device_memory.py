@@ -47,7 +47,7 @@ def assign_device_memory(method: Method, tables: SharedTables) -> Method:
     calls = (c for c in walk(method.instructions) if isinstance(c, DelegateCall))
     produced = {o: spaces[c.delegate] for c in calls for o in c.outputs}
     resident = {o: s for o, s in produced.items() if s and s in readers[o] and method.values[o].storage == UNPLANNED}
-    shared = _shared(method, spaces, resident)
+    shared = _share(method, spaces, resident)
     if not resident and not shared:
         return method
     return _MemoryAssigner(method, tables, spaces, resident, shared, readers).method()
@@ -66,7 +66,7 @@ def _readers(method: Method, spaces: Sequence[int]) -> dict[int, set[int]]:
     return spaces_of
 
 
-def _shared(method: Method, spaces: Sequence[int], resident: Mapping[int, int]) -> list[tuple[int, int]]:
+def _share(method: Method, spaces: Sequence[int], resident: Mapping[int, int]) -> list[tuple[int, int]]:
     """Return values outside of a memory space that several delegates of it read, each with the space."""
     calls = list(walk(method.instructions))
     produced = {o for c in calls for o in c.outputs}

@@ -189,7 +189,7 @@ class Compiler:
         fork = Compiler(selection, self.kernels, None, self.artifact_cache, self.decomposed)
         fork.methods[method] = _Method(self.methods[method].edge)
         fork.partitioners = tuple(partitioners)
-        fork.reserved = self._taken(self.methods[method])
+        fork.reserved = self._other_names(self.methods[method])
         fork.share_artifacts_of(self)
         return fork
 
@@ -354,12 +354,12 @@ class Compiler:
             self.selection.backends,
             self.selection.rules,
             refusals=method.refusals,
-            taken=self._taken(method),
+            taken=self._other_names(method),
             has_kernel=lambda node: has_kernel(node, self.kernels),
             search=None if self.costs is None else Search(self.costs, self.ways.get(method.edge.name)),
         )
 
-    def _taken(self, method: _Method) -> list[str]:
+    def _other_names(self, method: _Method) -> list[str]:
         """Return the partition names of other methods."""
         others = (m.plan for m in self.methods.values() if m is not method and m.plan is not None)
         return [*self.reserved, *(p.name for plan in others for p in plan.all_partitions())]

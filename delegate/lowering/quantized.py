@@ -153,7 +153,7 @@ class BoundedQuantizer:
         changed: dict[tuple[str, str], tuple[str, LayerNoise]] = {}  # by method and operator: the scheme and the noise
         programs, records, notes = self._quantize(section)
         for number in range(_ROUNDS):
-            missed = self._missed(programs)
+            missed = self._find_missed(programs)
             if not missed or time.monotonic() > end:
                 break
             noisy = self._noisy(missed, programs, operators, _MARGIN / 2**number if number < _ROUNDS - 1 else 0.0)
@@ -167,7 +167,7 @@ class BoundedQuantizer:
             tuple(noise for scheme, noise in changed.values() if (scheme == OFF) is is_float)
             for is_float in (False, True)
         )
-        is_within = time.monotonic() <= end or not self._missed(programs)
+        is_within = time.monotonic() <= end or not self._find_missed(programs)
         return QuantizedPrograms(programs, section, fallen, floats, records, notes, is_within)
 
     def _quantize(
@@ -186,7 +186,7 @@ class BoundedQuantizer:
             )
             return programs, records, notes
 
-    def _missed(self, programs: Mapping[str, ExportedProgram]) -> list[str]:
+    def _find_missed(self, programs: Mapping[str, ExportedProgram]) -> list[str]:
         """Return the methods that miss the bounds."""
         figures = reference_figures(torch_results(programs, self._samples), self._expected)
         return [name for name, accuracy in figures.items() if self._bounds.excess(accuracy) > _MARGIN]

@@ -149,7 +149,7 @@ class _Assignment:
         accepted: set[tuple[int, ...]] = set()  # partitions over the threshold
         for last in [False] * MAX_ROUNDS + [True]:
             units, merged = self._merge_claims(matches, backend)
-            taken = self._taken(units, merged, own)
+            taken = self._take_units(units, merged, own)
             host = {p for p, unit in enumerate(units) if unit.backend is None and p not in taken}
             runs = schedule(taken, self._edges.between([u.members for u in units], host))
             partitions = [tuple(sorted(i for p in run.units for i in units[p].members)) for run in runs if run.taken]
@@ -271,7 +271,7 @@ class _Assignment:
             if not verdict:
                 self.verdicts[node][backend] = no(Reason.CYCLE, f"as part of {claim.name!r}")
 
-    def _taken(self, units: Sequence[_Unit], merged: Set[int], own: Set[int]) -> set[int]:
+    def _take_units(self, units: Sequence[_Unit], merged: Set[int], own: Set[int]) -> set[int]:
         """Return the units of the host that the backend takes; a getitem goes with the producer of its result."""
         taken = {p for p, unit in enumerate(units) if unit.members[0] in own and unit.backend is None}
         if not self._picks:

@@ -234,16 +234,16 @@ def lower(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> LoweredProgra
             if partition.name not in delegates:
                 raise LoweringError(f"partition {partition.name} has no delegate", where=part.program.name)
     with gc_paused():
-        return LoweredProgram(_lowered(plan, delegates), dict(delegates))
+        return LoweredProgram(_lower_graph(plan, delegates), dict(delegates))
 
 
-def _lowered(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> EdgeProgram:
+def _lower_graph(plan: Plan, delegates: Mapping[str, LoweredDelegate]) -> EdgeProgram:
     graph, constants = RegionExtractor(plan).replace(delegates)
     module = plan.program.graph_module
     root: dict[str, Any] = {
         str(n.target): getattr(module, str(n.target)) for n in plan.program.graph.nodes if n.op == "get_attr"
     }
-    root |= {target: _lowered(part, delegates).graph_module for target, part in plan.nested.items()}
+    root |= {target: _lower_graph(part, delegates).graph_module for target, part in plan.nested.items()}
     names = {name: full for name, full in plan.program.constant_names.items() if name in constants}
     return replace(plan.program, graph_module=GraphModule(root, graph), constants=constants, constant_names=names)
 
@@ -288,27 +288,27 @@ def planned_regions(
     with gc_paused():
         for part in plan.walk():
             extractor = RegionExtractor(part)
-            result += (_known(extractor, p, backends[p.backend].policy, known) for p in part.partitions)
+            result += (_find_region(extractor, p, backends[p.backend].policy, known) for p in part.partitions)
     return result
 
 
-def _known(
+def _find_region(
     extractor: RegionExtractor,
     partition: Partition,
     policy: DecompositionPolicy,
     known: dict[Hashable, PlannedRegion] | None,
 ) -> PlannedRegion:
     if known is None:
-        return _planned_region(extractor, partition, policy)
+        return _plan_region(extractor, partition, policy)
     patterns = tuple((p.name, p.nodes) for p in partition.patterns)
     key = (partition.backend, partition.nodes, partition.in_parts, patterns, extractor.boundary(partition))
     if key not in known:
-        known[key] = _planned_region(extractor, partition, policy)
+        known[key] = _plan_region(extractor, partition, policy)
     region = replace(known[key].region, name=partition.name)
     return replace(known[key], partition=partition, region=region)
 
 
-def _planned_region(extractor: RegionExtractor, partition: Partition, policy: DecompositionPolicy) -> PlannedRegion:
+def _plan_region(extractor: RegionExtractor, partition: Partition, policy: DecompositionPolicy) -> PlannedRegion:
     region = extractor.extract(partition, policy)
     own = {node.name: node for node in partition.nodes}
     names = {n.name: n.name if n.name in own else n.meta.get(META_ORIGIN) for n in region.calls}

@@ -82,7 +82,7 @@ class SavedPlan:
         """Return the data of plans, one per method."""
         programs, parts = [plan.program for plan in plans], [part for plan in plans for part in plan.walk()]
         return cls(
-            tuple(_saved(part.program.name, p) for part in parts for p in part.partitions),
+            tuple(_save_partition(part.program.name, p) for part in parts for p in part.partitions),
             tuple(sorted({op for program in programs for op in program.preserved})),
             tuple(each for program in programs for each in program.decompositions),
         )
@@ -138,7 +138,7 @@ class SavedPlan:
         """Return the backend of each node, by (graph, identity of the node)."""
         return {(p.graph, node): p.backend for p in self.partitions for node in p.nodes}
 
-    def _decomposed(self) -> dict[tuple[str, str], None]:
+    def _decomposed_nodes(self) -> dict[tuple[str, str], None]:
         rounds = (each.items() for each in self.decompositions)
         return {(graph, node): None for each in rounds for graph, nodes in each for node in nodes}
 
@@ -186,8 +186,8 @@ class SavedPlan:
         """
         applied = SavedPlan.of(plans)
         actual = applied.places()
-        done = applied._decomposed()
-        if missing := [key for key in self._decomposed() if key not in done]:
+        done = applied._decomposed_nodes()
+        if missing := [key for key in self._decomposed_nodes() if key not in done]:
             graph, node = missing[0]
             what = f"the plan cannot be applied: {graph} has no node {node} to decompose"
             raise PartitionError(what, where=where, remedy=remedy)
@@ -236,7 +236,7 @@ class AsPlanned(Partitioner):
         return Verdict(tag=f"{verdict.tag}{partition}", in_parts=verdict.in_parts) if verdict else verdict
 
 
-def _saved(graph: str, partition: Partition) -> SavedPartition:
+def _save_partition(graph: str, partition: Partition) -> SavedPartition:
     nodes = tuple(identity(n) for n in partition.nodes if is_compute(n))
     return SavedPartition(graph, partition.name, partition.backend, nodes)
 

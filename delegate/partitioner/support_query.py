@@ -81,7 +81,7 @@ class SupportQuery:
             if verdict is None:  # not "or": a refusal is false
                 verdict = self.backend.check(node) if self.backend.policy.preserves(node) else no(Reason.OPERATOR)
                 if verdict.reason is not None and is_compound(node):
-                    verdict = self._decomposed(node, verdict)
+                    verdict = self._check_decomposition(node, verdict)
             self._known[node] = verdict
         return verdict
 
@@ -119,7 +119,7 @@ class SupportQuery:
         excluded = self.book.excluded(op_name(node), self.backend.name)
         return self.barred.get(node) if excluded is None else excluded
 
-    def _decomposed(self, node: Node, own: Verdict) -> Verdict:
+    def _check_decomposition(self, node: Node, own: Verdict) -> Verdict:
         """Return the verdict on a compound node by its decomposition, after the refusal of the node itself."""
         if op_name(node) in LOOPS and self.has_kernel(node):
             return own if own.message else no(Reason.OPERATOR, "a loop over steps, which one kernel runs as a whole")

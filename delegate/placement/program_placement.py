@@ -94,7 +94,7 @@ class ProgramPlacer:
             budget: Its seconds.
             end: The end of the budget, by `time.monotonic`; earlier if earlier methods took longer.
         """
-        candidates = self._ordered_candidates(name)
+        candidates = self._order_candidates(name)
         comparator = self._create_comparator(name)
         limits = {place: UNNAMED_LIMIT for place, b in self.selection.backends.items() if b.is_unnamed_plugin}
         task = Task(name, candidates, self.settings.objective, budget, limits=limits)
@@ -133,7 +133,7 @@ class ProgramPlacer:
 
     # -- candidates ---------------------------------------------------------------------------------------------------
 
-    def _ordered_candidates(self, method: str) -> list[Candidate]:
+    def _order_candidates(self, method: str) -> list[Candidate]:
         """Return the candidates in the order of compilation, which the budget may end.
 
         If all schemes are candidates, the first backend of each program comes before the second one of any.

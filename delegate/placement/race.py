@@ -64,7 +64,7 @@ def race(
         if len(calls) > 1 and is_stateless and time.monotonic() < end:
             calls[EAGER] = _eager(ep), None
         turns = _take_turns(calls, end)
-    ranked = [*_ranked(turns, estimates), EAGER]
+    ranked = [*_rank(turns, estimates), EAGER]
     return {name: min(turns[name]) for name in ranked if name in turns}
 
 
@@ -117,7 +117,7 @@ def _take_turns(calls: dict[str, tuple[_Call, _Call | None]], end: float) -> dic
     return {name: own for name, own in turns.items() if name in calls}
 
 
-def _ranked(turns: Mapping[str, Sequence[float]], estimates: Mapping[str, float]) -> list[str]:
+def _rank(turns: Mapping[str, Sequence[float]], estimates: Mapping[str, float]) -> list[str]:
     """Return the names with estimates, the probably fastest first.
 
     The logarithms of the measured and of the estimated seconds are averaged, each by the inverse of its variance.

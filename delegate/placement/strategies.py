@@ -85,10 +85,10 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
             return LockedStrategy(Lock.load(locked), str(locked), lockfile)
         case Measured(budget, objective, lockfile, cluster):
             opened = None if cluster is None else _open_cluster(cluster)
-            return MeasuredStrategy(_changed(settings, budget, objective), lockfile, cluster=opened)
+            return MeasuredStrategy(_change_settings(settings, budget, objective), lockfile, cluster=opened)
         case Remote(bundle, costs, objective, lockfile):
             remote = _open_remote_placement(bundle, costs)
-            return MeasuredStrategy(_changed(settings, None, objective), lockfile, remote)
+            return MeasuredStrategy(_change_settings(settings, None, objective), lockfile, remote)
     known = ".Measured(), .Remote(bundle, costs), .Replay(lockfile), .ByPreference(), or a SavedPlan"
     remedy = f"give delegate.Estimated(), {known}"
     raise ConfigError(f"placement cannot be a {type(request).__name__}", where="to_backend", remedy=remedy)
@@ -133,7 +133,7 @@ def _open_remote_placement(bundle: PathLike | None, costs: PathLike | Sequence[P
     return open_placement(bundle, paths)
 
 
-def _changed(settings: PlacementSection, budget: float | None, objective: str | None) -> PlacementSection:
+def _change_settings(settings: PlacementSection, budget: float | None, objective: str | None) -> PlacementSection:
     """Return the settings with the values of a request; raises ConfigError if these are invalid."""
     changes = {k: v for k, v in {"budget": budget, "objective": objective}.items() if v is not None}
     try:

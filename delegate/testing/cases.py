@@ -74,7 +74,7 @@ class _Second(torch.nn.Module):
         return torch.relu(x + 1)
 
 
-def _quantized(x: Tensor) -> Tensor:
+def _quantize(x: Tensor) -> Tensor:
     """Round values to int8 and back, between operators on floats."""
     import torch.ao.quantization.fx._decomposed
 
@@ -133,7 +133,7 @@ AWKWARD: Mapping[str, Case] = {
     "a number for a tensor": _case(lambda x: torch.add(x, 1.5, alpha=2) - 3, floats(2, 3)),
     "broadcast": _case(lambda x: x + x[:1] * x[:, :1], floats(3, 3)),
     "an input that is not used": Case(_Second(), (floats(5), floats(2, 3))),
-    "quantized values": _case(_quantized, floats(4, 6)),
+    "quantized values": _case(_quantize, floats(4, 6)),
     "views of a dynamic size": _case(
         lambda x: torch.relu(x.reshape(x.shape[0] * 3) + 1).view(-1, 3).t()[:2], *(floats(n, 3) for n in SIZES)
     ),

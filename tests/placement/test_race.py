@@ -11,7 +11,7 @@ import pytest
 from delegate.costs.estimates import Estimates
 from delegate.costs.profile import shipped
 from delegate.placement.estimated import _in_order, _may_win
-from delegate.placement.race import EAGER, _ranked
+from delegate.placement.race import EAGER, _rank
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from delegate.placement.race import EAGER, _ranked
     ],
 )
 def test_estimates_count_as_far_as_turns_differ(turns, estimates, first):
-    ranked = _ranked(turns, estimates)
+    ranked = _rank(turns, estimates)
     assert ranked[0] == first
     assert sorted(ranked) == ["a", "b"]
 

@@ -85,7 +85,7 @@ def _in_openvino(build: Callable[[Any, Any], Any], dtype: str = "f32") -> Callab
     return run
 
 
-def _normalized(x: Tensor) -> Tensor:
+def _normalize(x: Tensor) -> Tensor:
     return F.layer_norm(x.double(), x.shape[-1:]).float()
 
 
@@ -108,7 +108,7 @@ PROBES = (
     Probe("openvino", "aten.sum", "many elements", _in_openvino(lambda op, x: op.reduce_sum(x, np.array([0]), False)),
           lambda x: x.double().sum(0).float(), torch.ones(1 << 25)),
     Probe("openvino", "aten.layer_norm", "more than 8,192 elements of known sizes",
-          _in_openvino(lambda op, x: op.mvn(x, np.array([1]), True, 1e-5, "inside_sqrt")), _normalized, _FAR),
+          _in_openvino(lambda op, x: op.mvn(x, np.array([1]), True, 1e-5, "inside_sqrt")), _normalize, _FAR),
     Probe("openvino", "aten.cumsum", "bfloat16", _in_openvino(lambda op, x: op.cum_sum(x, np.int64(0)), "bf16"),
           lambda x: x.bfloat16().cumsum(0).float(), torch.ones(1024)),
 )  # fmt: skip
@@ -116,16 +116,16 @@ PROBES = (
 
 def needless(backend: str, rows: Sequence[Deviation]) -> list[Deviation]:
     """Return the rewritten rows of a backend whose difference its library no longer shows."""
-    return [row for row, probe in _probed(backend, rows).items() if not probe.differs()]
+    return [row for row, probe in _probe(backend, rows).items() if not probe.differs()]
 
 
 def unprobed(backend: str, rows: Sequence[Deviation]) -> list[Deviation]:
     """Return the rewritten rows of a backend that no probe belongs to."""
-    probed = _probed(backend, rows)
+    probed = _probe(backend, rows)
     return [row for row in rows if row.handling is Handling.REWRITTEN and row not in probed]
 
 
-def _probed(backend: str, rows: Sequence[Deviation]) -> dict[Deviation, Probe]:
+def _probe(backend: str, rows: Sequence[Deviation]) -> dict[Deviation, Probe]:
     return {
         row: probe
         for probe in PROBES

@@ -55,7 +55,7 @@ def check_accuracy(
             failed[name] = str(failure)
     known = {name: sqnr_db[name] for name in runners if name not in failed}
     if bound is not None:
-        return AccuracyResult(failed, {name: missed for name, f in known.items() if (missed := _missed(f, bound))})
+        return AccuracyResult(failed, {name: missed for name, f in known.items() if (missed := _why_missed(f, bound))})
     least = min(
         _OWN_PRECISION, max((f for f in known.values() if not math.isnan(f)), default=_OWN_PRECISION) - _MAX_LOSS
     )
@@ -65,7 +65,7 @@ def check_accuracy(
     )
 
 
-def _missed(sqnr_db: float, bound: float) -> str:
+def _why_missed(sqnr_db: float, bound: float) -> str:
     """Return the reason that an SQNR misses a bound, with a margin for other inputs; empty if it does not."""
     if not sqnr_db >= bound:
         return f"{sqnr_db:.1f} dB, but {bound:g} dB is required"

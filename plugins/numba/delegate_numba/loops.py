@@ -29,7 +29,7 @@ def _inner(function: Any) -> Any:
     return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
 
 
-def _compiled(function: Any) -> Any:
+def _compile(function: Any) -> Any:
     """Return a function that Numba compiles in its first call, and stores if there is a folder for it."""
     try:
         return numba.njit(cache=True, **_OPTIONS)(function)
@@ -91,7 +91,7 @@ def _fetch(entries: Any, first: int, end: int) -> None:
             _fetch_line(entries, j, c)
 
 
-@_compiled
+@_compile
 def extent(positions: Any, rows: Any, window: int, conversations: int, capacity: int) -> Any:
     """Measure a call: the largest number of adjacent queries of one conversation, and the entries that all read.
 
@@ -119,7 +119,7 @@ def _run(positions: Any, rows: Any, start: int, window: int) -> Any:
     return stop, lowest if lowest < 0 else max(0, lowest - window + 1) if window else 0, highest + 1
 
 
-@_compiled
+@_compile
 def attend(
     query: Any,
     keys: Any,
@@ -403,7 +403,7 @@ def _add_to_one(
             sums[c] += a[j - first] * _wide(values[j, c])
 
 
-@_compiled
+@_compile
 def write(entries: Any, new: Any, positions: Any, rows: Any) -> bool:
     """Write new entries (B, G, L, E) to a cache (R, G, S, E); return False, and write nothing, if it lacks a place."""
     for b in range(len(rows)):

@@ -219,13 +219,13 @@ def _module(region: Region) -> GraphModule:
             copies[node] = graph.create_node("get_attr", held[node.name])
             copies[node].meta = dict(node.meta)
         elif node.op == "output":
-            graph.output(map_arg(node.args[0], lambda result: _rounded(graph, copies[result])))
+            graph.output(map_arg(node.args[0], lambda result: _round(graph, copies[result])))
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             _squeeze_to_scalar(copies[node])
             _compare_with_zero(graph, copies[node])
             _choose_samples(copies[node])
-            copies[node] = _with_whole_numbers(graph, _celu_by_elu(graph, _concatenated(graph, copies[node])))
+            copies[node] = _with_whole_numbers(graph, _celu_by_elu(graph, _concatenate(graph, copies[node])))
             copies[node] = _choose_pixels(root, graph, copies[node])
             _round_before_truncation(graph, copies[node])
             mask = masks.get(node)
@@ -278,7 +278,7 @@ def _choose_pixels(root: torch.nn.Module, graph: Graph, node: Node) -> Node:
     return chosen
 
 
-def _concatenated(graph: Graph, node: Node) -> Node:
+def _concatenate(graph: Graph, node: Node) -> Node:
     """Replace a write to a part of a tensor by a concatenation: OpenVINO 2026.4 does not load the second of two writes.
 
     A write with a step, along a dynamic size, or to everything stays.
@@ -368,7 +368,7 @@ def _cast(graph: Graph, source: Node, dtype: torch.dtype) -> Node:
     return cast
 
 
-def _rounded(graph: Graph, result: Node) -> Node:
+def _round(graph: Graph, result: Node) -> Node:
     """Return a result of the region rounded to bfloat16: inside, OpenVINO computes in float32 on most CPUs."""
     if result.op != "call_function" or tensor(result).dtype is not torch.bfloat16 or _is_truncation(result):
         return result

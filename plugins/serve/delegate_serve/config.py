@@ -147,7 +147,7 @@ class ServerConfig(_Keys):
 
     def settings(self, model: ModelKeys | None = None) -> Settings:
         """Return the settings of a model, or the server's settings."""
-        keys = self._merged(model)
+        keys = self._merge(model)
         delay = keys.get("batch_delay", _BUILT_IN.batch_delay) / _MICROSECONDS
         own = {name: keys[name] for name in _LIMITS if name in keys}
         return Settings(
@@ -170,13 +170,13 @@ class ServerConfig(_Keys):
         return {name: self._file(model) for name, model in self.models.items()}
 
     def _file(self, model: ModelChoice) -> ModelFile:
-        keys = self._merged(model)
+        keys = self._merge(model)
         load = {name: keys[name] for name in _LOAD if name in keys}
         adapters = {name: Path(folder) for name, folder in model.adapters.items()}
         replicas = Replicas(**keys.get("replicas", {}))
         return ModelFile(Path(model.path), self.settings(model), model.methods, load, adapters, replicas)
 
-    def _merged(self, model: ModelKeys | None) -> dict[str, Any]:
+    def _merge(self, model: ModelKeys | None) -> dict[str, Any]:
         """Return the keys of `defaults`, replaced by a model's keys."""
         common = self.defaults.model_dump(exclude_none=True)
         own = {} if model is None else model.model_dump(exclude_none=True)
@@ -201,11 +201,11 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
     raise_all(_problems(config, written, folder, paths))
     common = {name: value for name, value in given.items() if name in ModelKeys.model_fields}
     own = {name: value for name, value in given.items() if name in ServerConfig.model_fields}
-    models = {name: _updated(m, common | _paths(m, folder)) for name, m in config.models.items()}
+    models = {name: _update(m, common | _paths(m, folder)) for name, m in config.models.items()}
     for name, file in paths.items():
         chosen = models.get(name) or ModelChoice(path=str(file))
-        models[name] = _updated(chosen, common | {"path": str(file)})
-    config = _updated(config, own | {"models": models, "defaults": _updated(config.defaults, common)})
+        models[name] = _update(chosen, common | {"path": str(file)})
+    config = _update(config, own | {"models": models, "defaults": _update(config.defaults, common)})
     if config.port and config.port == config.grpc_port:
         what = f"HTTP and gRPC have the same port {config.port}"
         raise ConfigError(what, remedy="give another port or grpc_port, such as 0 for a free one")
@@ -257,5 +257,5 @@ def _bytes(mib: int | None) -> int | None:
     return None if mib is None else mib * MIB
 
 
-def _updated(model: AnyModel, keys: Mapping[str, Any]) -> AnyModel:
+def _update(model: AnyModel, keys: Mapping[str, Any]) -> AnyModel:
     return model.model_copy(update=dict(keys))

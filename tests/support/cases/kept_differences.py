@@ -17,7 +17,7 @@ Case = tuple[Callable[..., Any], tuple[Tensor, ...]]
 INF, NAN = float("inf"), float("nan")
 
 
-def _attended(key: float, mask: Tensor) -> Case:
+def _attend(key: float, mask: Tensor) -> Case:
     """Return attention of two ones to two keys, of which the first has a number."""
     ones, keys = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
     keys[..., 0, 0] = key
@@ -29,7 +29,7 @@ def _attended(key: float, mask: Tensor) -> Case:
     )
 
 
-def _sampled(padding: str, x: float) -> Case:
+def _sample(padding: str, x: float) -> Case:
     """Return an image of 1 to 4 at a point whose other coordinate is 0."""
     image, grid = torch.arange(1.0, 5).reshape(1, 1, 2, 2), tensor([x, 0.0]).reshape(1, 1, 1, 2)
     return (lambda x, g: F.grid_sample(x, g, padding_mode=padding, align_corners=False)), (image, grid)
@@ -40,14 +40,14 @@ CASES: Mapping[str, Case] = {
     "var_mean": (lambda x: torch.stack(torch.var_mean(x, -1)), (tensor([INF, 1.0, 2.0]),)),
     "add, alpha": (lambda x, y: torch.add(x, y, alpha=2), (tensor([-3.4e38, 1.0]), tensor([1.8e38, 1.0]))),
     "remainder": (lambda x: (x % 0.1).mean(), (torch.full((16,), 3e38),)),
-    "masked key": _attended(NAN, tensor([[False, True], [True, True]])),
-    "rows that see nothing": _attended(NAN, tensor([[-INF, -INF], [0.0, 0.0]])),
+    "masked key": _attend(NAN, tensor([[False, True], [True, True]])),
+    "rows that see nothing": _attend(NAN, tensor([[-INF, -INF], [0.0, 0.0]])),
     "resized": (
         lambda x: F.interpolate(x, scale_factor=2, mode="linear")[..., ::3], (tensor([[[INF, 1.0, 2.0, 3.0]]]),)
     ),
-    "sampled far away": _sampled("border", 1e9),
-    "sampled at NaN": _sampled("border", NAN),
-    "sampled at infinity": _sampled("border", INF),
+    "sampled far away": _sample("border", 1e9),
+    "sampled at NaN": _sample("border", NAN),
+    "sampled at infinity": _sample("border", INF),
     "positions": (lambda x: x.topk(2)[1], (tensor([1.0, 3, 3, 1, 1, 3]),)),
     "quantized": (
         lambda x: torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 0, -128, 127, torch.int8),

@@ -80,7 +80,7 @@ def _quantized_linear(
     return _in_16_bits(F.linear(_in_16_bits(x), decoded))
 
 
-def _converted(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _convert(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A copy that converts: any other is its source, behind the edge passes."""
     return torch.ops.aten.copy(x, (values > 0).int())
 
@@ -91,7 +91,7 @@ def _put(index: Callable[[torch.Tensor], Any], x: torch.Tensor, values: torch.Te
     return x
 
 
-def _rounded(mode: str | None, x: torch.Tensor, y: Any) -> torch.Tensor:
+def _round(mode: str | None, x: torch.Tensor, y: Any) -> torch.Tensor:
     return torch.div(x, y, rounding_mode=mode)
 
 
@@ -190,14 +190,14 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.remainder.Scalar_Tensor": (lambda x: torch.remainder(2.5, x), (STEPS + 0.125,)),
         "aten.fmod.Scalar": (lambda x: torch.fmod(x, -0.75), (STEPS,)),
         **{
-            f"aten.div.Tensor_mode, {mode}{what}": (partial(_rounded, mode), operands)
+            f"aten.div.Tensor_mode, {mode}{what}": (partial(_round, mode), operands)
             for mode in ("floor", "trunc")
             for what, operands in {
                 "": (STEPS, STEPS.flip(0) + 0.125),
                 " integers": (NUMBERS, NUMBERS_2 * NUMBERS.sign().add(NUMBERS == 0)),
             }.items()
         },
-        "aten.div.Tensor_mode, brinks": (partial(_rounded, "floor"), (BRINKS, torch.tensor(0.3))),
+        "aten.div.Tensor_mode, brinks": (partial(_round, "floor"), (BRINKS, torch.tensor(0.3))),
         "aten.div.Tensor_mode, a number": (lambda x: x // 3, (NUMBERS,)),
         "aten.expm1.default": (torch.expm1, (SMALL,)),
         "aten.log1p.default": (torch.log1p, (SMALL,)),
@@ -220,7 +220,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.mul.Tensor, by truth values": (lambda x, y: x * (y > 0), (MATRIX, OTHER)),
         "aten.mul.Tensor, of truth values": (lambda x, y: (x > 0) * (y > 0), (MATRIX, OTHER)),
         "aten.full_like.default": (lambda x: torch.full_like(x, 2.5) * x, (MATRIX,)),
-        "aten.copy.default": (_converted, (MATRIX, OTHER)),
+        "aten.copy.default": (_convert, (MATRIX, OTHER)),
         **{f"aten.pow.Tensor_Scalar, {e}": (partial(torch.pow, exponent=e), (POSITIVE,)) for e in (2, 3, 0.5, -1, 1.7)},
         "aten.pow.Tensor_Scalar, of negatives": (lambda x: x**3, (X,)),
         "aten.pow.Tensor_Tensor": (torch.pow, (POSITIVE, X)),

@@ -58,9 +58,9 @@ CASES: Mapping[str, tuple[Resized, Tensor]] = {
     "double": (sizes("nearest", 1, 0), image(20, dtype=torch.float64)),
     "double planes": (sizes("nearest", 2, 1), image(7, 20, dtype=torch.float64)),
     "double exact": (sizes("nearest-exact", 3, 2, 2), image(2, 2, 20, dtype=torch.float64)),
-    "halves that are reflected": (lambda x: [_sampled(x, "reflection", False)], image(8, 7)),
-    "halves at corners that are reflected": (lambda x: [_sampled(x, "reflection", True)], image(8, 7)),
-    "halves at the border": (lambda x: [_sampled(x, "border", False)], image(8, 7)),
+    "halves that are reflected": (lambda x: [_sample(x, "reflection", False)], image(8, 7)),
+    "halves at corners that are reflected": (lambda x: [_sample(x, "reflection", True)], image(8, 7)),
+    "halves at the border": (lambda x: [_sample(x, "border", False)], image(8, 7)),
     "windows": (lambda x: [adaptive_avg_pool2d(x, (size, 5)) for size in SIZES], image(26, 7)),
     "weights of size": (lambda x: [interpolate(x, size=(5, s), mode="bilinear") for s in SIZES], image(7, 26)),
     "weights of factors": (factors("bilinear"), image(26, 20)),
@@ -72,7 +72,7 @@ CASES: Mapping[str, tuple[Resized, Tensor]] = {
 ROUNDED = ("windows", "weights of size", "weights of factors", "a size that float32 rounds")  # sums of products
 
 
-def _sampled(x: Tensor, padding: str, corners: bool) -> Tensor:
+def _sample(x: Tensor, padding: str, corners: bool) -> Tensor:
     """Sample at points in the middle of two pixels, within the image and outside of it."""
     halves = torch.arange(-4, 20) / 2
     rows, columns = (halves * 2 / (s - 1) - 1 if corners else (halves * 2 + 1) / s - 1 for s in x.shape[2:])

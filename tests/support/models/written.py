@@ -166,7 +166,7 @@ class Halved(nn.Module):
         return found.float()
 
 
-def _halved(build: Build, dtype: torch.dtype) -> Build:
+def _halve(build: Build, dtype: torch.dtype) -> Build:
     return lambda: Halved(build(), dtype)
 
 
@@ -187,7 +187,7 @@ _WRITTEN: Mapping[str, Entry] = {
     "radiance_field": (Radiance, lambda: (torch.randn(64, 16, 3), torch.rand(64, 16))),
 }
 HALVES: Mapping[str, tuple[Build, Callable[[], Inputs], torch.dtype]] = {
-    f"{name}_{str(dtype).removeprefix('torch.')}": (_halved(build, dtype), inputs, dtype)
+    f"{name}_{str(dtype).removeprefix('torch.')}": (_halve(build, dtype), inputs, dtype)
     for name, build, inputs in (("convolutions", _convolutions, _IMAGE), ("by_hand", lambda: ByHand(3), _padded))
     for dtype in (torch.float16, torch.bfloat16)
 }

@@ -115,7 +115,7 @@ def read(column: Any, cell: Cell) -> tuple[Rows, dict[int, str]]:
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column, pa.DictionaryArray):
-        column = _decoded(column)
+        column = _decode(column)
     if isinstance(column, pa.Array) and not has_numbers(column.type):
         error = f"{cell.where}: the column has the type {column.type}, and the program takes {cell.dtype.name}"
         return Rows(None, [None] * len(column)), dict.fromkeys(range(len(column)), error)
@@ -153,14 +153,14 @@ def write(rows: Rows, cell: Cell) -> pa.Array:
     """Return results as an Arrow column; rows with errors are null."""
     dense, missing = rows.dense, None
     if dense is None and not cell.is_tensor:
-        return pa.array([None if c is None else _stored(c, cell).tolist() for c in rows.cells], cell.type)
+        return pa.array([None if c is None else _store(c, cell).tolist() for c in rows.cells], cell.type)
     if dense is None:
         absent = np.zeros(cell.shape, cell.dtype.numpy)
         dense = np.stack([absent if c is None else c for c in rows.cells]) if rows.cells else absent[None][:0]
         missing = np.array([c is None for c in rows.cells], bool)
     elif not cell.is_tensor:
-        return pa.array(_stored(dense, cell).tolist(), cell.type)
-    values = _stored(dense, cell)
+        return pa.array(_store(dense, cell).tolist(), cell.type)
+    values = _store(dense, cell)
     if not cell.shape:
         return arrow_array(values, missing)
     flat = arrow_array(np.ascontiguousarray(values).reshape(-1))
@@ -196,8 +196,8 @@ def arrow_array(values: Array, missing: Array | None = None) -> pa.Array:
 def write_numpy(rows: Rows, cell: Cell) -> Array:
     """Return results as a NumPy array without the rows with errors; of type object if their shapes differ."""
     if rows.dense is not None:
-        return _stored(rows.dense, cell)
-    cells = [_stored(c, cell) for c in rows.cells if c is not None]
+        return _store(rows.dense, cell)
+    cells = [_store(c, cell) for c in rows.cells if c is not None]
     if cell.is_fixed:
         return np.stack(cells) if cells else np.empty((0, *cell.shape), cell.stored.to_pandas_dtype())
     array = np.empty(len(cells), object)
@@ -205,7 +205,7 @@ def write_numpy(rows: Rows, cell: Cell) -> Array:
     return array
 
 
-def _stored(array: Array, cell: Cell) -> Array:
+def _store(array: Array, cell: Cell) -> Array:
     return from_bfloat16(array) if cell.dtype is DType.bfloat16 else array
 
 
@@ -285,7 +285,7 @@ def leaf_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _decoded(column: pa.DictionaryArray) -> pa.Array:
+def _decode(column: pa.DictionaryArray) -> pa.Array:
     """Return a column without its dictionary, whose texts may be long and many: those that are not numbers are cut."""
     values = column.dictionary
     if is_text(values.type):
@@ -395,17 +395,17 @@ def _fit(array: Array, cell: Cell, shape: tuple[int, ...]) -> Array:
             sizes = ", ".join("any" if size == ANY else str(size) for size in cell.shape)
             raise _Misfit(f"the cell has the shape {list(shape)}, and the program takes [{sizes}] for each row")
         array = array.reshape((*first, *cell.shape))
-    return _converted(array, cell.dtype)
+    return _convert(array, cell.dtype)
 
 
-def _converted(array: Array, dtype: DType) -> Array:
+def _convert(array: Array, dtype: DType) -> Array:
     """Return an array with another type of elements, if that keeps the values or rounds floats; raises _Misfit."""
     target = dtype.numpy
     kind = "f" if dtype is DType.bfloat16 else target.kind
     if array.dtype.kind not in _KINDS[kind] and array.size:
         raise _Misfit(f"the cell is {array.dtype}, and the program takes {dtype.name}")
     if dtype is DType.bfloat16:
-        wide = _converted(array, DType.float32)
+        wide = _convert(array, DType.float32)
         narrow = to_bfloat16(wide)
         is_over = np.isinf(from_bfloat16(narrow)) & ~np.isinf(wide)
         if is_over.any():

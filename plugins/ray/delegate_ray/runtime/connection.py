@@ -92,7 +92,7 @@ class Waiting:
 
     def _require_node(self, needs: Collection[Mapping[str, float]]) -> None:
         """Warn if no node has the resources of an answer; raise BackendFailed if that has lasted for 20 s."""
-        described = " or ".join(dict.fromkeys(map(_described, needs)))
+        described = " or ".join(dict.fromkeys(map(_describe, needs)))
         if any(map(has_node, needs)):
             self._lost = None
         elif self._lost is None:
@@ -115,7 +115,7 @@ def has_node(needs: Mapping[str, float]) -> bool:
     )
 
 
-def _described(needs: Mapping[str, float]) -> str:
+def _describe(needs: Mapping[str, float]) -> str:
     cpus = f"{needs['CPU']:g} CPU{'' if needs['CPU'] == 1 else 's'}"
     return " and ".join((cpus, *(repr(name) for name in needs if name != "CPU")))
 

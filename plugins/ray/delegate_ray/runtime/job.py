@@ -201,7 +201,7 @@ def create(program: Path, source: Path, folder: Path, settings: Settings) -> Job
     if files[0].path == str(source.absolute()) and folder.absolute().is_relative_to(source.absolute()):
         what = "the output folder is in the folder of images, which would change it"
         raise InputError(what, where=str(folder), remedy="choose an output folder outside of the input")
-    described = _described(files, program_digest, settings)
+    described = _describe(files, program_digest, settings)
     text = json.dumps(described, sort_keys=True)
     job = Job(
         program=str(program.absolute()),
@@ -225,7 +225,7 @@ def create(program: Path, source: Path, folder: Path, settings: Settings) -> Job
 def write_manifest(job: Job, *, is_finished: bool = False) -> None:
     """Write the manifest into the output folder, which is created if necessary."""
     os.makedirs(job.folder, exist_ok=True)
-    described = _described(job.files, job.program_digest, job.settings)
+    described = _describe(job.files, job.program_digest, job.settings)
     data = {**described, "identity": job.identity, "finished": is_finished}
     write_text(os.path.join(job.folder, MANIFEST), json.dumps(data, indent=2) + "\n", "the manifest")
 
@@ -242,7 +242,7 @@ def digest_of(path: str) -> str:
         raise ProgramError(what, where=path, remedy="name a .dlg file") from error
 
 
-def _described(files: tuple[InputFile, ...], program_digest: str, settings: Settings) -> dict[str, Any]:
+def _describe(files: tuple[InputFile, ...], program_digest: str, settings: Settings) -> dict[str, Any]:
     """Return all that the output depends on, as JSON values. Other sizes of batches only round differently."""
     has_paths = PATH in settings.keep and any(os.path.isdir(f.path) for f in files)  # of images, in the output
     named = os.fspath if has_paths else os.path.basename

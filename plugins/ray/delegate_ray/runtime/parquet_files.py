@@ -95,7 +95,7 @@ class _Cursor:
     def _read_groups(self, groups: range, columns: Sequence[str], batch: int, limits: Limits) -> Iterator[_Records]:
         """Yield the rows of row groups, at most `batch` at a time, without the columns that are refused."""
         for group in groups:
-            refused = self._refused(group, limits)
+            refused = self._refuse(group, limits)
             wanted = [name for name in columns if name not in refused]
             if wanted:
                 for records in self._parquet.iter_batches(batch, row_groups=[group], columns=wanted):
@@ -105,7 +105,7 @@ class _Cursor:
             for start in range(0, rows, batch):
                 yield pa.RecordBatch.from_pydict({"": pa.nulls(min(batch, rows - start))}), refused
 
-    def _refused(self, group: int, limits: Limits) -> dict[str, str]:
+    def _refuse(self, group: int, limits: Limits) -> dict[str, str]:
         """Return the columns of a row group that are not decoded, since they would be large, and the reasons."""
         metadata = self._metadata.row_group(group)
         columns = [metadata.column(i) for i in range(metadata.num_columns)]

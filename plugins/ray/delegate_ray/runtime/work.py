@@ -42,7 +42,7 @@ def check_first_rows(job: Job, runner: RowRunner) -> None:
         return
     seen, first = 0, ""
     for path, (count, table) in _batches(job, runner):
-        _, bad = _kept(job, table, path)
+        _, bad = _keep(job, table, path)
         _, errors = runner.run(table, count, bad)
         if len(errors) < count:
             return
@@ -121,7 +121,7 @@ def _batch(
 ) -> tuple[pa.RecordBatch, int]:
     """Return the output of some rows of a file, and the number of bad rows; `first` is the number of the first row."""
     settings = job.settings
-    kept, bad = _kept(job, table, path)
+    kept, bad = _keep(job, table, path)
     results, errors = runner.run(table, count, bad)
     if errors and settings.on_bad == "raise":
         row = min(errors)
@@ -138,7 +138,7 @@ def _batch(
     return records, len(errors)
 
 
-def _kept(job: Job, table: Mapping[str, Any], path: str) -> tuple[dict[str, pa.Array], dict[int, str]]:
+def _keep(job: Job, table: Mapping[str, Any], path: str) -> tuple[dict[str, pa.Array], dict[int, str]]:
     """Return the columns of the input that the output has too, and the errors of rows; `path` is the input file."""
     kept, errors = dict[str, pa.Array](), dict[int, str]()
     for name in job.settings.keep:

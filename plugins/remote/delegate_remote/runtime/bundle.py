@@ -212,7 +212,7 @@ def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folde
 
 def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Program, str]:
     """Return a program, and the digest of its file."""
-    path = _unpacked(archive, member, folder)
+    path = _unpack(archive, member, folder)
     with path.open("rb") as stored:
         known = hashlib.file_digest(stored, "sha256").hexdigest()
     return program_file.load(path), known
@@ -229,13 +229,13 @@ def _entry(about: Mapping[str, Any], program: Program, known: str) -> Entry:
 
 
 def _leaves(archive: zipfile.ZipFile, member: str, folder: Path) -> list[Any]:
-    path = _unpacked(archive, member, folder)
+    path = _unpack(archive, member, folder)
     with zipfile.ZipFile(path) as arrays:
         _require_stored(arrays)
     return leaves(path)
 
 
-def _unpacked(archive: zipfile.ZipFile, member: str, folder: Path) -> Path:
+def _unpack(archive: zipfile.ZipFile, member: str, folder: Path) -> Path:
     path = folder / member
     with archive.open(member) as source, path.open("wb") as target:
         shutil.copyfileobj(source, target)

@@ -31,11 +31,11 @@ def run_until_it_waits(
 
 
 async def _rest(coroutine: Coroutine[Any, Any, None], awaited: Any) -> None:
-    await _continued(coroutine, awaited)
+    await _continue_call(coroutine, awaited)
 
 
 @types.coroutine
-def _continued(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+def _continue_call(coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
     """Wait for what a coroutine awaits, and then for its rest."""
     with suppress(StopIteration):  # the end of the coroutine
         while True:

@@ -38,10 +38,10 @@ class RequestError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what pickle needs, for errors of another process."""
-        return _rebuilt, (self.status, self.message, self.retry_after, self.allow, self.has_begun)
+        return _rebuild, (self.status, self.message, self.retry_after, self.allow, self.has_begun)
 
 
-def _rebuilt(status: int, message: str, retry_after: int | None, allow: str, has_begun: bool) -> RequestError:
+def _rebuild(status: int, message: str, retry_after: int | None, allow: str, has_begun: bool) -> RequestError:
     return RequestError(status, message, retry_after=retry_after, allow=allow, has_begun=has_begun)
 
 

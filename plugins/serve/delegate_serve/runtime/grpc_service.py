@@ -137,7 +137,7 @@ class Service:
             (self._register, "Region"),
             (self._unregister, "RegionName"),
         )
-        calls = (self._checked(method, CLASSES[request]) for method, request in methods)
+        calls = (self._check(method, CLASSES[request]) for method, request in methods)
         return dict(zip(METHODS, calls, strict=True))
 
     @property
@@ -151,7 +151,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
 
-    def _checked(self, method: Callable[[Any], Awaitable[Any]], request_class: Any) -> Call:
+    def _check(self, method: Callable[[Any], Awaitable[Any]], request_class: Any) -> Call:
         """Return a method of gRPC, from bytes to bytes, whose errors have the status of the protocol."""
 
         async def answer(data: bytes, context: Context) -> bytes | _Failure:
@@ -160,7 +160,7 @@ class Service:
             self._tasks.add(task)
             try:
                 with nullcontext() if self._tracing is None else self._tracing.client(context.invocation_metadata()):
-                    return (await method(_parsed(data, request_class))).SerializeToString()  # type: ignore[no-any-return]
+                    return (await method(_parse(data, request_class))).SerializeToString()  # type: ignore[no-any-return]
             except asyncio.CancelledError:
                 if not self._is_over:  # the client has left
                     raise
@@ -324,7 +324,7 @@ def _failure(error: RequestError) -> _Failure:
     return _Failure(_CODES[error.status], error.message, metadata)
 
 
-def _parsed(data: bytes, request_class: Any) -> Any:
+def _parse(data: bytes, request_class: Any) -> Any:
     """Return a message; raise RequestError or DecodeError if it is too large or invalid."""
     if len(data) > MAX_JSON:
         binary = sum(map(len, CLASSES["BinaryData"].FromString(data).raw_input_contents))

@@ -114,7 +114,7 @@ class Models:
 
     async def load(self, name: str) -> None:
         """Load the file of a program, also if it is loaded; requests that have begun are answered by the old one."""
-        program = self._controlled(name)
+        program = self._control(name)
         was_unloaded, program.is_unloaded = program.is_unloaded, False
         try:
             if program.opened is None:
@@ -127,7 +127,7 @@ class Models:
 
     async def unload(self, name: str) -> None:
         """Close a program after its requests, until a client loads it; raise RequestError if that is not possible."""
-        program = self._controlled(name)
+        program = self._control(name)
         program.is_unloaded = True
         async with self._changing:
             if program.opened is not None:
@@ -263,7 +263,7 @@ class Models:
         self.by_name |= opened.models
         self._owners |= dict.fromkeys(opened.models, program)
 
-    def _controlled(self, name: str) -> Program:
+    def _control(self, name: str) -> Program:
         """Return a program by its own name or a model's name, if clients may change it."""
         if not self._settings.control:
             raise RequestError(403, "clients may not load and unload models: start the server with --control")

@@ -91,7 +91,7 @@ class Worker:
             RequestError: the arguments do not fit the method, the queue is full, the time is over, or the run failed.
         """
         if self.waiting >= self._settings.queue:
-            raise self._overloaded(f"model {self._name!r} has {self._settings.queue} requests in its queue")
+            raise self._overload_error(f"model {self._name!r} has {self._settings.queue} requests in its queue")
         try:
             leaves = self._check(arguments)
         except InputError as error:
@@ -125,7 +125,9 @@ class Worker:
             self._batches.all_are_due()
             self._submit()
             self._idle.wait_for(lambda: self._running is None and not self._batches.waiting)
-            self._method = self._check = _closed  # a model stays as a description, without the memory of its program
+            self._method = self._check = (
+                _fail  # a model stays as a description, without the memory of its program
+            )
 
     def _begin_at_once(self, batch: Batch) -> bool:
         """Return True if the server has nothing else to do, and such a call is short; it is running then.
@@ -192,7 +194,7 @@ class Worker:
                 self._is_replaced = True
                 self._pool.add_thread()
 
-    def _overloaded(self, what: str) -> RequestError:
+    def _overload_error(self, what: str) -> RequestError:
         wait = max(1, math.ceil(self._mean * self.waiting))
         return RequestError(429, f"{what}: try again in {wait} s", retry_after=wait)
 
@@ -205,7 +207,7 @@ class Worker:
             self._replace_thread()
         else:
             what = f"the request waited {limit:g} s in the queue of model {self._name!r}"
-            job.future.set_exception(self._overloaded(what))
+            job.future.set_exception(self._overload_error(what))
 
     def _serve(self, batch: Batch, finish: Callable[[Sequence[_Result]], None]) -> None:
         """Run a batch, and if it fails, each job runs by itself, since the fault may be in another's input."""
@@ -259,7 +261,7 @@ class Worker:
         return RequestError(500, f"{what}: {type(error).__name__}", has_begun=True)
 
 
-def _closed(_: Sequence[Any]) -> list[Any]:
+def _fail(_: Sequence[Any]) -> list[Any]:
     raise AssertionError("a request runs on a closed worker")
 
 
