@@ -125,9 +125,7 @@ class Worker:
             self._batches.all_are_due()
             self._submit()
             self._idle.wait_for(lambda: self._running is None and not self._batches.waiting)
-            self._method = self._check = (
-                _fail  # a model stays as a description, without the memory of its program
-            )
+            self._method = self._check = _fail  # a model stays as a description, without the memory of its program
 
     def _begin_at_once(self, batch: Batch) -> bool:
         """Return True if the server has nothing else to do, and such a call is short; it is running then.
