@@ -202,7 +202,7 @@ class ProcessRunner:
         except ProcessEnded as end:
             if end.is_late:
                 raise TrialFailed(end.ending) from end
-            line, _, _ = end.output.partition("\n")
+            line = next((text for text in end.output.splitlines() if not text.startswith("INFO")), "")
             raise TrialFailed(f"{end.ending} while measured{line and ': '}{line[:_MAX_STDERR]}") from end
         except DelegateError as error:
             raise TrialFailed(one_line(error)) from error

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from delegate.backends.xnnpack.runtime.interpreted import Interpreted, ModelFile, litert, open_interpreter
-from delegate.backends.xnnpack.runtime.litert import CompiledModel, library
+from delegate.backends.xnnpack.runtime.interpreted import Interpreted, litert, open_interpreter
+from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile, library
 from delegate.backends.xnnpack.runtime.verifier import Graph, verify
 from delegate.backends.xnnpack.runtime.weights import Piece, assemble, pieces, split_at_constants
 from delegate.errors import BackendFailed
@@ -254,16 +254,13 @@ def _shared(model: ModelFile, constants: Sequence[Piece], graph: Graph, specs: M
             return engine
     for piece in constants:
         model.write(piece.start, piece.content())
-    return _interpreted(model, graph, specs)
+    content = bytes(model.view)
+    model.close()
+    return _interpreted(content, graph, specs)
 
 
-def _interpreted(model: bytes | ModelFile, graph: Graph, specs: Mapping[str, Any]) -> Engine:
-    interpreter = open_interpreter(model, _threads(specs))
-    engine = Interpreted(interpreter, specs["inputs"], specs["outputs"], specs["dynamic"])
-    if isinstance(model, ModelFile):
-        engine.release(model, graph)
-        model.close()
-    return engine
+def _interpreted(model: bytes, graph: Graph, specs: Mapping[str, Any]) -> Engine:
+    return Interpreted(open_interpreter(model, _threads(specs)), specs["inputs"], specs["outputs"], specs["dynamic"])
 
 
 def _threads(specs: Mapping[str, Any]) -> int:

@@ -1,23 +1,16 @@
 """LiteRT's interpreter, whose one operator is XNNPACK's, for models whose packed weights are not shared.
 
-A large model is a file in memory, which LiteRT maps, without the weights that XNNPACK has packed. Otherwise a process
-would hold them twice, and a third time if LiteRT received bytes. LiteRT silently runs rejected operators with slow
-kernels, so the operators inside XNNPACK are counted.
+LiteRT silently runs rejected operators with slow kernels, so the AOT part counts the operators inside XNNPACK.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from delegate.backends.xnnpack.info import INSTALL
-from delegate.backends.xnnpack.runtime.verifier import Graph
 from delegate.errors import BackendFailed, BackendUnavailable
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,11 +25,10 @@ def litert() -> Any:
     return Interpreter
 
 
-def open_interpreter(model: bytes | ModelFile, num_threads: int) -> Any:
+def open_interpreter(model: bytes, num_threads: int) -> Any:
     """Open LiteRT's interpreter of a model; raise BackendUnavailable if the library is absent."""
-    source = {"model_path": model.path} if isinstance(model, ModelFile) else {"model_content": model}
     try:
-        return litert()(**source, num_threads=num_threads)
+        return litert()(model_content=model, num_threads=num_threads)
     except (ValueError, RuntimeError) as error:
         raise BackendFailed("LiteRT rejects the model", where=str(error)) from error
 
@@ -59,7 +51,6 @@ class Interpreted:
         self._inputs, self._outputs, self._dynamic = tuple(inputs), tuple(outputs), dynamic
         self.sources: list[Any] = []
         self.results: list[Any] = []
-        self._nodes = 0  # of the interpreter, if the model has released its weights
         self.run = self._wrapper.Invoke
         if not dynamic:
             self._bind()
@@ -74,14 +65,6 @@ class Interpreted:
         """Update the result arrays: XNNPACK may move them when sizes change."""
         self.results = [self._view_tensor(i) for i in self._outputs]
 
-    def release(self, model: ModelFile, graph: Graph) -> None:
-        """Release the memory of the model's weights, which XNNPACK has packed, if XNNPACK runs all operators."""
-        if self._dynamic:
-            self._wrapper.AllocateTensors()  # packs the weights, which stay packed after a resize
-        if len(covered_operators(self._wrapper, graph.operators)) == graph.operators:
-            model.release(graph.weights)
-            self._nodes = self._wrapper.NumNodes()
-
     def _view_tensor(self, index: int) -> Any:
         """Return a tensor's memory. LiteRT copies tensors without dimensions, so these need a wrapper."""
         tensor = self._wrapper.tensor(self._wrapper, index)
@@ -93,8 +76,6 @@ class Interpreted:
         for index, shape in zip(self._inputs, shapes, strict=True):
             self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False)
         self._bind()
-        if self._nodes and self._nodes != self._wrapper.NumNodes():
-            raise RuntimeError("LiteRT passed the model to XNNPACK again, but its weights were freed")
 
     def end_run(self) -> None:
         """Do nothing, because the memory is the interpreter's own."""
@@ -119,62 +100,6 @@ class _Number:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self._wrapper.GetTensor(self._index, 0), dtype)
-
-
-Buffer = Any  # bytes, or an object with the buffer protocol
-
-
-class ModelFile:
-    """The bytes of a model in an unnamed file, initially zeros; on Linux.
-
-    Args:
-        size: bytes.
-
-    Attributes:
-        descriptor: The file's descriptor.
-        path: A path by which this process may open the file.
-
-    Raises:
-        OSError: the file does not exist here, or memory for it is missing.
-    """
-
-    def __init__(self, size: int) -> None:
-        if sys.platform != "linux":
-            raise OSError("files in memory exist only on Linux")
-        self.descriptor = os.memfd_create("model")
-        try:
-            os.ftruncate(self.descriptor, size)
-            self._memory = mmap.mmap(self.descriptor, 0)
-            self.path = f"/proc/self/fd/{self.descriptor}"
-            os.stat(self.path)
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def view(self) -> memoryview:
-        """Return its bytes."""
-        return memoryview(self._memory).toreadonly()
-
-    def write(self, start: int, part: Buffer) -> None:
-        """Write bytes at a position, not through the mapping: its pages would count as this process's memory."""
-        left = memoryview(part).cast("B")
-        while left.nbytes:
-            count = os.pwrite(self.descriptor, left, start)
-            left, start = left[count:], start + count
-
-    def release(self, places: Iterable[tuple[int, int]]) -> None:
-        """Release the memory of parts, each (start, size), so that later reads return zeros."""
-        for start, size in places:
-            first, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
-            if end > first:
-                self._memory.madvise(mmap.MADV_REMOVE, first, end - first)
-
-    def close(self) -> None:
-        """Close the file; existing mappings stay valid. A second call does nothing."""
-        descriptor, self.descriptor = self.descriptor, -1
-        with suppress(OSError):
-            os.close(descriptor)
 
 
 def covered_operators(wrapper: Any, count: int) -> set[int]:

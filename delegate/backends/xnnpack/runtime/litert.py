@@ -9,9 +9,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import mmap
 import os
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from ctypes import byref, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from itertools import accumulate
 from typing import Any
@@ -19,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from delegate.interrupts import interruptible
+from delegate.user_warnings import warn_user
 
 VERSION = "2.3."  # of LiteRT with these structures
 PADDING = 64  # bytes: alignment of arrays; XNNPACK may read this many bytes beyond their ends
@@ -101,6 +105,8 @@ def library() -> ctypes.CDLL | None:
             import ai_edge_litert
 
         if not version().startswith(VERSION):
+            consequence = "large models take twice the memory of their weights, and none reports its inner operators"
+            warn_user(f"xnnpack supports LiteRT {VERSION}x, and this is {version()}: {consequence}; install {VERSION}x")
             return None
         dll = ctypes.CDLL(os.path.join(os.path.dirname(ai_edge_litert.__file__), "libLiteRt.so"))
         for name, argument_types in _FUNCTIONS.items():
@@ -150,6 +156,56 @@ def _create(name: str, *arguments: Any) -> c_void_p:
     handle = c_void_p()
     _call(name, *arguments, byref(handle))
     return handle
+
+
+class ModelFile:
+    """The bytes of a model in an unnamed file, initially zeros; on Linux.
+
+    Args:
+        size: bytes.
+
+    Attributes:
+        descriptor: of the file.
+
+    Raises:
+        OSError: there is no such file here, or no memory for it.
+    """
+
+    def __init__(self, size: int) -> None:
+        if sys.platform != "linux":
+            raise OSError("files in memory exist only on Linux")
+        self.descriptor = os.memfd_create("model")
+        try:
+            os.ftruncate(self.descriptor, size)
+            self._memory = mmap.mmap(self.descriptor, 0)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def view(self) -> memoryview:
+        """Return its bytes."""
+        return memoryview(self._memory).toreadonly()
+
+    def write(self, start: int, part: bytes | memoryview) -> None:
+        """Write bytes at a position, not through the mapping: its pages would count as this process's memory."""
+        left = memoryview(part).cast("B")
+        while left.nbytes:
+            count = os.pwrite(self.descriptor, left, start)
+            left, start = left[count:], start + count
+
+    def release(self, places: Iterable[tuple[int, int]]) -> None:
+        """Release the memory of parts, each (start, size). Later reads return zeros."""
+        for start, size in places:
+            first, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if end > first:
+                self._memory.madvise(mmap.MADV_REMOVE, first, end - first)
+
+    def close(self) -> None:
+        """Close the file; existing mappings stay valid. A second call does nothing."""
+        descriptor, self.descriptor = self.descriptor, -1
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 class CompiledModel:

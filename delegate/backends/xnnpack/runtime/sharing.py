@@ -20,8 +20,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from delegate.backends.xnnpack.runtime.compiled import CompiledEngine
-from delegate.backends.xnnpack.runtime.interpreted import ModelFile
-from delegate.backends.xnnpack.runtime.litert import CompiledModel, library, version
+from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile, library, version
 from delegate.backends.xnnpack.runtime.verifier import Graph, Layer, Operand, Tensor
 from delegate.backends.xnnpack.runtime.weights import Piece
 from delegate.cache.runtime.environment import host_features
