@@ -545,7 +545,7 @@ def _flash_attention(attention: Callable[..., Any]) -> Callable[..., Any]:
         if is_causal:
             later = torch.ones(scores.shape[2:], dtype=torch.bool, device=query.device).triu(1)
             scores = scores.masked_fill(later, -math.inf)
-        if attn_mask is not None:  # numbers to add: callers convert masks of truth values to numbers
+        if attn_mask is not None:  # numbers to add: callers convert boolean masks to numbers
             scores = scores + attn_mask
         return output, torch.logsumexp(scores, 3)
 

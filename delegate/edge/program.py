@@ -51,7 +51,7 @@ class EdgeProgram:
         written: placeholders of the inputs that the module writes to; the last outputs are their new values.
         range_constraints: sympy symbol -> torch's ValueRanges.
         guards: assumptions of the export on sizes, beyond their ranges: conditions on inputs as torch's text, and
-            symbolic truth values.
+            symbolic booleans.
         preserved: the compound operators that were preserved at any time, also for nodes that a pass removed.
         decompositions: the compound nodes that were decomposed later, in rounds.
         notes: Notes about the export, for people.

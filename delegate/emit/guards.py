@@ -59,7 +59,7 @@ def guards(
     """Yield the conditions that depend on symbols of the method, each once.
 
     Args:
-        conditions: texts, or symbolic truth values.
+        conditions: texts, or symbolic booleans.
         inputs: name -> the fake tensor or the symbolic integer; any other object for a constant of the export.
         symbols: The method's symbols, complete.
         warn: called with a sentence for each condition that cannot be expressed.

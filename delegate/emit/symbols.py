@@ -146,7 +146,7 @@ class MethodSymbols:
         if not isinstance(number, SYMBOLIC):
             return
         expr = number.node.expr
-        symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else expr  # Eq(u, 1): a truth value
+        symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else expr  # Eq(u, 1): a boolean
         if isinstance(symbol, sympy.Symbol) and symbol not in self._known:
             low, high = self._range(symbol, UNBOUNDED_BELOW)
             self._pending[symbol] = Symbol(str(symbol), low, high, value=value)

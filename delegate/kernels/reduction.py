@@ -68,7 +68,7 @@ def product(x: Array, _dtype: DType | None, *, out: Array) -> None:
 
 
 def _truth(ufunc: np.ufunc, x: Array, dim: Dims = None, keepdim: bool = False, *, out: Array) -> None:
-    """Reduce truth values, where, unlike in other reductions, an empty list of dimensions names none."""
+    """Reduce booleans, where, unlike in other reductions, an empty list of dimensions names none."""
     ufunc.reduce(x, axis=() if dim == [] else axes_of(x, dim), out=out, keepdims=keepdim)
 
 

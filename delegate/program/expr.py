@@ -131,7 +131,7 @@ def operands(op: Op) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """An expression over the symbols of a method. Sizes are integers; arguments may be floats and truth values too.
+    """An expression over the symbols of a method. Sizes are integers; arguments may be floats and booleans too.
 
     Args:
         op: the operation.

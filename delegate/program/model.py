@@ -228,7 +228,7 @@ class Method(NamedTuple):
         arenas: bytes of each memory space, the host's first; -1 if the size depends on shapes and is planned per
             shape, and unused spaces at the end may be omitted.
         sources: the user's own source lines, for messages.
-        guards: assumptions of the export about the symbols beyond their ranges, each a truth value.
+        guards: assumptions of the export about the symbols beyond their ranges, each a boolean.
     """
 
     name: str

@@ -185,7 +185,7 @@ def structured_step(arrays: Arrays, call: StructuredCall, bind: Bind, method: st
 def _require(pairs: Iterable[tuple[tuple[int, ...], tuple[int, ...]]], place: str) -> None:
     """Raise ProgramError unless copies fit, because NumPy would broadcast a small value, or leave a part unwritten.
 
-    A truth value may have one element and any shape.
+    A boolean may have one element and any shape.
     """
     for first, second in pairs:
         if first != second and not (first == () and math.prod(second) == 1):

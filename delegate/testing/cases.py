@@ -115,7 +115,7 @@ AWKWARD: Mapping[str, Case] = {
     "bfloat16": _case(lambda x: torch.relu(x * 2 + x), floats(2, 3).bfloat16()),
     "int64 beyond 32 bits": _case(lambda x: (x + 2**40, x * 3, torch.maximum(x, -x)), torch.tensor([-7, 0, 2**33])),
     "int8 that wraps": _case(lambda x: (x + x, x * x, -x), torch.tensor([-128, -100, 3, 127], dtype=torch.int8)),
-    "truth values": _case(lambda x: (x > 0, (x > 0) & (x < 1), (x > 0).any()), floats(2, 3)),
+    "booleans": _case(lambda x: (x > 0, (x > 0) & (x < 1), (x > 0).any()), floats(2, 3)),
     "complex numbers": _case(lambda x: (x * x).abs() + x.real, torch.complex(floats(4), floats(4).flip(0))),
     "infinities and NaN": _case(
         lambda x: (x + 1, x * 2, torch.maximum(x, x.neg())),
@@ -124,7 +124,7 @@ AWKWARD: Mapping[str, Case] = {
     "several results, one unused": _case(lambda x: torch.max(x, 1)[0] + torch.topk(x, 1)[0].squeeze(1), floats(3, 4)),
     "an input given back": _case(lambda x: (x, torch.relu(x)), floats(2, 3)),
     "copies of an input": _case(lambda x: (torch.relu(x.t()), x.clone(), x * 2, x.clone()), floats(2, 3)),
-    "copies of truth values": _case(lambda x: (x.logical_not(), x.clone()), floats(2, 3) > 0),
+    "copies of booleans": _case(lambda x: (x.logical_not(), x.clone()), floats(2, 3) > 0),
     "copies of a dynamic size": _case(
         lambda x: (torch.relu(x.t()), x.clone(), x.sum(0)), *(floats(n, 3) for n in SIZES)
     ),

@@ -31,7 +31,7 @@ FIGURES = {
     "integers": ([-127, -119, -124], [-128, -120, -124], I8, (10 * math.log10(32 / 2), 1, 1 / 128)),
     "the same integers": ([3, 3], [3, 3], I8, (INF, 0, 0)),
     "integers without a signal": ([3, 4], [3, 3], I8, (-INF, 1, 1 / 3)),
-    "truth values": ([1, 0, 1, 1], [1, 0, 1, 0], torch.bool, (0, 1, 1)),
+    "booleans": ([1, 0, 1, 1], [1, 0, 1, 0], torch.bool, (0, 1, 1)),
     "complex": ([1.1j, 1], [1j, 1], torch.complex128, (10 * math.log10(2 / 0.01), 0.1, 0.1)),
 }  # fmt: skip
 

@@ -59,7 +59,7 @@ _HUGE = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**60},), }}\n"
 HEADERS = {
     "ends too early": "{'descr': '<f4', 'shape': (\n", "no keys": "{[]: 1}\n", "deep": "-" * 9000 + "1\n",
     "huge": _HUGE,
-    "beyond 64 bits": _HUGE.replace(str(2**60), str(2**70)), "truth values": _HUGE.replace(str(2**60), "True"),
+    "beyond 64 bits": _HUGE.replace(str(2**60), str(2**70)), "booleans": _HUGE.replace(str(2**60), "True"),
     "a pickle": _HUGE.replace("<f4", "|O").replace(str(2**60), "1"),
 }  # fmt: skip
 ARCHIVES = {

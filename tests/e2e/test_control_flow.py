@@ -174,7 +174,7 @@ class Experts(nn.Module):
 
 
 class Greedy(nn.Module):
-    """Decoding of a batch from given scores: truth values and integers are carried."""
+    """Decoding of a batch from given scores: booleans and integers are carried."""
 
     def forward(self, scores: torch.Tensor) -> Any:
         steps, batch, _ = scores.shape
@@ -303,7 +303,7 @@ CASES = [
     ),
     Case("convolutions mapped over a batch", Mapped(), ((seeded(3, 3, 12, 12),),)),
     Case("layers that are skipped", Experts(), ((seeded(2, 8),), (seeded(2, 8, seed=1),)), None, 6),
-    Case("truth values and integers carried", Greedy(), ((seeded(6, 3, 10),),), None, 0),
+    Case("booleans and integers carried", Greedy(), ((seeded(6, 3, 10),),), None, 0),
     Case("places that change", Places(), ((seeded(5, 16),),), None, 1),
     Case(
         "cond on an integer in a loop",
@@ -361,7 +361,7 @@ ON_XNNPACK: dict[str, dict[str, int]] = {
     "LSTM cell": {"dynamic_shape": 1, "operator": 1, "runs": 13},
     "convolutions mapped over a batch": {"operator": 1, "runs": 9},
     "layers that are skipped": {"runs": 24, "operator": 6},
-    "truth values and integers carried": {"operator": 11, "dtype": 5, "non_constant": 1, "too_small": 1},
+    "booleans and integers carried": {"operator": 11, "dtype": 5, "non_constant": 1, "too_small": 1},
     "places that change": {"operator": 1, "dynamic_shape": 4, "non_constant": 2, "too_small": 1, "runs": 2},
     "cond on an integer in a loop": {"operator": 2, "runs": 2},
     "integers that tensors hold": {"operator": 4, "dynamic_shape": 3, "dtype": 1},

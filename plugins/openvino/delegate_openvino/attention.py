@@ -12,7 +12,7 @@ def zero_where_nothing_is_seen(graph: Graph, attended: Node, mask: Node) -> Node
     Args:
         graph: The graph to which the nodes are appended.
         attended: The result of attention [..., length, head size].
-        mask: Its mask of booleans, or floats to add [..., length, keys].
+        mask: Its boolean mask, or floats to add [..., length, keys].
 
     Returns:
         The corrected result.

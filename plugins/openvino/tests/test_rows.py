@@ -17,7 +17,7 @@ from tests.support.lowering import assert_same
 REFUSED: dict[str, list[str]] = {
     "does not convert it": [
         "aten.exp2.default", "aten.trunc.default", "aten.trunc.default, halves", "aten.hypot.default",
-        "aten.fmax.default", "aten.fmin.default", "aten.mul.Tensor, of truth values",
+        "aten.fmax.default", "aten.fmin.default", "aten.mul.Tensor, of booleans",
         "aten.elu.default, scaled within", "aten.linalg_vector_norm.default, 0", "aten.dist.default",
         "aten.addmv.default", "aten.addbmm.default", "aten._trilinear.default", "aten.avg_pool2d.default, divisor",
         "aten._upsample_bilinear2d_aa.vec, smaller", "aten._upsample_bicubic2d_aa.vec, smaller",

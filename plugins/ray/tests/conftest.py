@@ -83,7 +83,7 @@ def metrics(port: int) -> str:
 
 
 class Positive(torch.nn.Module):
-    """Has truth values as its result."""
+    """Has booleans as its result."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x > 0

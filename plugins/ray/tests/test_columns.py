@@ -160,7 +160,7 @@ def test_lists_of_other_values() -> None:
         "the cell has text": ["1", "2"],
         "the cell has nulls": [1, None],
         "the cell has lists of different lengths": [[1], [1, 2]],
-        "the cell has both numbers and truth values": [1.5, True],
+        "the cell has both numbers and booleans": [1.5, True],
         f"{2**64} is out of the range of float32": [1, 2**64],
     }
     _, errors = read(list(cases.values()), Cell("x", DType.float32, (2,)))

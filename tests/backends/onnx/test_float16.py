@@ -20,7 +20,7 @@ CASES = {
     "a number beside a new value": (F.logsigmoid, [FLOAT16]),
     "the exporter computes it in float32": (torch.abs, [FLOAT16]),
     "the same, used further": (lambda x: (x.abs() * x, x.abs()), [FLOAT16, FLOAT16]),
-    "truth values": (lambda x: x.abs() > 1, [BOOL]),
+    "booleans": (lambda x: x.abs() > 1, [BOOL]),
 }
 
 

@@ -130,7 +130,7 @@ class _Twice(nn.Module):
 
 
 def test_a_value_that_is_two_results():
-    """The exporter finds that both are one, and copies it by Identity, which WebGPU has for no truth values."""
+    """The exporter finds that both are one, and copies it by Identity, which WebGPU has for no booleans."""
     require("webgpu")
     given = torch.tensor([1.0, 2, 3]), torch.tensor([1.0, 0, 3])
     program = compiled(_Twice(), given, backends="webgpu")

@@ -217,8 +217,8 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten.isinf.default": (torch.isinf, (WEIRD,)),
         "aten.fmax.default": (torch.fmax, (WEIRD[[0, 1, 4]], WEIRD[[1, 5, 0]])),
         "aten.fmin.default": (torch.fmin, (WEIRD[[0, 1, 4]], WEIRD[[1, 5, 0]])),
-        "aten.mul.Tensor, by truth values": (lambda x, y: x * (y > 0), (MATRIX, OTHER)),
-        "aten.mul.Tensor, of truth values": (lambda x, y: (x > 0) * (y > 0), (MATRIX, OTHER)),
+        "aten.mul.Tensor, by booleans": (lambda x, y: x * (y > 0), (MATRIX, OTHER)),
+        "aten.mul.Tensor, of booleans": (lambda x, y: (x > 0) * (y > 0), (MATRIX, OTHER)),
         "aten.full_like.default": (lambda x: torch.full_like(x, 2.5) * x, (MATRIX,)),
         "aten.copy.default": (_convert, (MATRIX, OTHER)),
         **{f"aten.pow.Tensor_Scalar, {e}": (partial(torch.pow, exponent=e), (POSITIVE,)) for e in (2, 3, 0.5, -1, 1.7)},
@@ -241,7 +241,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         ),
         "aten.where.self, numbers": (lambda x: torch.where(x > 0, 1.0, x), (MATRIX,)),
         "aten.where.self, integers": (lambda x, y: torch.where(x > 0, x, y), (NUMBERS, NUMBERS_2)),
-        "aten.where.self, truth values": (lambda x, y: torch.where(x > 0, y > 0, x > 1), (MATRIX, OTHER)),
+        "aten.where.self, booleans": (lambda x, y: torch.where(x > 0, y > 0, x > 1), (MATRIX, OTHER)),
         "aten.where.self, masked_fill": (lambda x, y: x.masked_fill(y > 0, -5.0), (MATRIX, OTHER)),
         "aten._to_copy.default, int32": (lambda x: (x * 10).int(), (MATRIX,)),
         "aten._to_copy.default, from int32": (lambda x: x.float() / 2, (NUMBERS,)),
@@ -250,7 +250,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
         "aten._to_copy.default, bool from int32": (lambda x: x.bool(), (NUMBERS,)),
         "aten._to_copy.default, from uint8": (lambda x: x.float() / 2, (NUMBERS_2.byte(),)),
     },
-    "truth values": {
+    "booleans": {
         "aten.logical_not.default": (partial(_of_signs, torch.logical_not), (MATRIX,)),
         "aten.bitwise_not.default": (partial(_of_signs, torch.bitwise_not), (OTHER,)),
         **{
@@ -261,8 +261,8 @@ FAMILIES: dict[str, dict[str, Case]] = {
             f"aten.bitwise_{n}.Tensor": (partial(_of_signs, getattr(torch, f"bitwise_{n}")), (OTHER, MATRIX + 1))
             for n in _TRUTHS
         },
-        "aten.eq.Tensor, truth values": (partial(_of_signs, torch.eq), (MATRIX, OTHER)),
-        "aten.ne.Tensor, truth values": (partial(_of_signs, torch.ne), (MATRIX, OTHER)),
+        "aten.eq.Tensor, booleans": (partial(_of_signs, torch.eq), (MATRIX, OTHER)),
+        "aten.ne.Tensor, booleans": (partial(_of_signs, torch.ne), (MATRIX, OTHER)),
         "aten.logical_not.default, numbers": (torch.logical_not, (NUMBERS,)),
         **{
             f"aten.logical_{n}.default, numbers": (getattr(torch, f"logical_{n}"), (NUMBERS, STEPS[0]))

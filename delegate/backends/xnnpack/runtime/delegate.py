@@ -166,7 +166,7 @@ _INTEGERS = {t: t.numpy for t in (DType.int8, DType.uint8)}  # types that the mo
 _SUPPORTED = {
     "inputs": _FLOATS | {DType.bool, *_INTEGERS},
     "outputs": _FLOATS | _INTEGERS.keys(),
-}  # truth values as 0 and 1
+}  # booleans as 0 and 1
 
 
 def _differ(own: int, size: int) -> bool:

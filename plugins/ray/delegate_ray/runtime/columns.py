@@ -329,7 +329,7 @@ def _read_cell(value: Any, cell: Cell) -> Array:
     if array.dtype.kind in "OUS":
         raise _Misfit(_why_no_number(value, cell.dtype) or "the cell has lists of different lengths")
     if array.dtype.kind in "iufc" and isinstance(value, list) and _has_truth_values(value):
-        raise _Misfit("the cell has both numbers and truth values")
+        raise _Misfit("the cell has both numbers and booleans")
     return _fit(array, cell, array.shape)
 
 

@@ -132,7 +132,7 @@ def erf(x: Any) -> Any:
 
 
 def converted(x: Any, *, dtype: int, **_: Any) -> Any:
-    """Cast to a dtype; to truth values by a comparison, since QNN's cast of integers is wrong."""
+    """Cast to a dtype; to booleans by a comparison, since QNN's cast of integers is wrong."""
     import onnx_ir
 
     return truth(x) if dtype == onnx_ir.DataType.BOOL else ops().Cast(x, to=dtype)

@@ -25,7 +25,7 @@ from delegate.verdict import YES, Verdict
 
 
 def truth(x: Any) -> Any:
-    """Return truth values unchanged, and numbers compared with 0."""
+    """Return booleans unchanged, and numbers compared with 0."""
     op = ops()
     return x if is_bool(x) else op.Not(op.Equal(x, scalar(0, x)))
 
@@ -99,7 +99,7 @@ def smaller(x: Any, y: Any) -> Any:
 
 
 def product(x: Any, y: Any) -> Any:
-    """Return x * y; `and` for two truth values. Beside numbers, truth values are 0 and 1."""
+    """Return x * y; `and` for two booleans. Beside numbers, booleans are 0 and 1."""
     op = ops()
     x, y = operand(x, y), operand(y, x)
     if is_bool(x) and is_bool(y):
@@ -108,7 +108,7 @@ def product(x: Any, y: Any) -> Any:
 
 
 def _same_dtypes_or_truths(node: Node) -> Verdict:
-    """All operands have one dtype, or are truth values."""
+    """All operands have one dtype, or are booleans."""
     dtypes = {t.dtype for source in node.all_input_nodes for t in tensors(source)} - BOOL
     return YES if len(dtypes) <= 1 else same_dtypes(node)
 

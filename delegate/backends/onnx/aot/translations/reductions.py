@@ -84,7 +84,7 @@ def smallest(x: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
 
 
 def any_true(x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
-    """Return true if the largest of the truth values, as numbers, is 1."""
+    """Return true if the largest of the booleans, as numbers, is 1."""
     import onnx_ir
 
     op, axes = ops(), range(len(x.shape)) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -179,7 +179,7 @@ _ONE = every(numbers, _some_dimension)
 _NORM = ("ReduceL2", "Abs", "ReduceSum", "ReduceMax", "ReduceMin", "Pow")
 _PARTS = ("Greater", "Cast")
 _VARIANCE = ("ReduceMean", "Sub", "Mul")
-_SUMMED = every(floating, floating_inputs)  # a sum of truth values or integers is one of int64
+_SUMMED = every(floating, floating_inputs)  # a sum of booleans or integers is one of int64
 
 
 def _known_size(node: Node) -> Verdict:

@@ -99,7 +99,7 @@ def promoted(node: Node) -> Verdict:
 
 
 def numbers(node: Node) -> Verdict:
-    """The operands are numbers, not truth values."""
+    """The operands are numbers, not booleans."""
     for source in node.all_input_nodes:
         if any(t.dtype is torch.bool for t in tensors(source)):
             return no(Reason.DTYPE, f"{source.name} is bool")
@@ -107,7 +107,7 @@ def numbers(node: Node) -> Verdict:
 
 
 def truths(node: Node) -> Verdict:
-    """The operands are truth values."""
+    """The operands are booleans."""
     for source in node.all_input_nodes:
         if any(t.dtype is not torch.bool for t in tensors(source)):
             return no(Reason.DTYPE, f"{source.name} is not bool")
@@ -194,7 +194,7 @@ def cast_like(x: Any, other: Any) -> Any:
 
 
 def is_bool(x: Any) -> bool:
-    """Return true if a value holds truth values."""
+    """Return true if a value holds booleans."""
     return bool(x.dtype.name == "BOOL")
 
 

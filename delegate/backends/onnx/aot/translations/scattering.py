@@ -59,7 +59,7 @@ def _known_part(node: Node) -> Verdict:
 
 
 def _written(node: Node) -> Verdict:
-    """Indices are integers, or one mask of truth values for a single number."""
+    """Indices are integers, or one boolean mask for a single number."""
     args = arguments(node)
     masks = [i for i in args["indices"] if i is not None and tensor(i).dtype is torch.bool]
     if not masks:

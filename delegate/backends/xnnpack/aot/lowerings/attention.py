@@ -188,7 +188,7 @@ def _bound(builder: RegionBuilder, mask: Node, x: Operand, name: str, at_true: f
 
 
 def masked_scores(builder: RegionBuilder, mask: Node, scores: Operand) -> tuple[Operand, Operand]:
-    """Return scores with a mask of truth values known at run time, and a factor per row: 0 if the row is masked.
+    """Return scores with a boolean mask known at run time, and a factor per row: 0 if the row is masked.
 
     Masked scores become the lowest number, for which softmax gives 0.
     """

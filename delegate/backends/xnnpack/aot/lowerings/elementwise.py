@@ -151,7 +151,7 @@ def lower_trunc(builder: RegionBuilder, node: Node) -> None:
 
 @TABLE.lowers("aten.mul.Tensor", check=every(floats_beside(torch.bool), _numbers))
 def lower_product(builder: RegionBuilder, node: Node) -> None:
-    """Lower to a MUL; a mask of truth values holds 0 and 1."""
+    """Lower to a MUL; a boolean mask holds 0 and 1."""
     builder.set(node, broadcasting(builder, node, "MUL", node.args[:2]))
 
 
