@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from delegate.accuracy.verification import MeasuredAccuracy, Verification, verification
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.aot.programs import CompilationResult, get_or_lower
+from delegate.common.user_warnings import warn_user
 from delegate.compiled import CompiledProgram
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.decompose import CannotDecompose
@@ -38,7 +39,6 @@ from delegate.report import Report
 from delegate.request import LoweringRequest, RepeatedRequest
 from delegate.runtime.loaded import with_load_options
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache
-from delegate.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from delegate.devtools.debugger.diagnosis import Diagnosis

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+from delegate.common.field_checks import expect, is_texts
 from delegate.errors import ConfigError
-from delegate.field_checks import expect, is_texts
 from delegate.plugins import API_VERSION, InstalledPlugin, Plugin, PluginState, import_plugin, load_object, one_line
 
 BUNDLE, CLUSTER = "bundle", "ray"  # what `delegate.Remote` and `delegate.Measured(cluster=...)` request

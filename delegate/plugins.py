@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Self
 
+from delegate.common.interrupts import interruptible, raise_handler_error
 from delegate.errors import DelegateError
-from delegate.interrupts import interruptible, raise_handler_error
 
 OWN = "delegate"  # the distribution of this project; others cannot claim the names of its plugins
 PORTABLE = "portable"  # the project's own kernel library: the last by preference, never blocked; a place for nodes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from delegate.backends.info import BackendAlias, BackendInfo
 from delegate.backends.state import BackendState, load_part, schema_of
 from delegate.backends.states import BackendStates
+from delegate.common.user_warnings import warn_user
 from delegate.errors import BackendBroken, BackendError, BackendIncompatible, BackendUnavailable
 from delegate.plugins import (
     BACKENDS,
@@ -29,7 +30,6 @@ from delegate.plugins import (
     installed_plugins,
     refusal,
 )
-from delegate.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend

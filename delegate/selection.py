@@ -19,6 +19,7 @@ from delegate.backends.selected import SelectedBackend
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.folder import ARTIFACTS, cache_folder, private
 from delegate.cache.runtime.store import Store
+from delegate.common.user_warnings import warn_user
 from delegate.config import (
     AccuracyPolicy,
     BackendChoice,
@@ -38,7 +39,6 @@ from delegate.partitioner.rules import PartitionRules
 from delegate.plugins import INSTANCE, PORTABLE, backend_of
 from delegate.processes.limits import UNNAMED_LIMIT
 from delegate.registry import Registry
-from delegate.user_warnings import warn_user
 
 Request = str | Partitioner | Sequence[str | Partitioner] | None
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from delegate.field_checks import expect
+from delegate.common.field_checks import expect
 
 
 class Reason(StrEnum):

@@ -16,7 +16,7 @@ from delegate.backends.info import Availability, BackendInfo
 from delegate.backends.state import found, load_part, probed
 from delegate.cli.models import load_model
 from delegate.cli.options import import_module, import_modules
-from delegate.interrupts import error_chain, interruptible, raise_handler_error
+from delegate.common.interrupts import error_chain, interruptible, raise_handler_error
 from delegate.plugins import Plugin, load_object
 from delegate.quantization.calibration import _call
 from delegate.runtime import delegates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delegate.text_table import Table, fold, fold_line
+from delegate.common.text_table import Table, fold, fold_line
 
 HEADER = ("partition", "backend", "nodes", "in", "notes")
 ROWS = (

@@ -21,6 +21,7 @@ from delegate.accuracy.samples import Sample, example_samples, origin_of, sample
 from delegate.accuracy.trial import RegionTrial
 from delegate.backends.aot import PreprocessResult
 from delegate.backends.guilty import Unit, find_guilty, nodes_of, units_of
+from delegate.common.user_warnings import warn_user
 from delegate.errors import AccuracyError, InputError, did_you_mean
 from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.artifacts import Artifacts
@@ -32,7 +33,6 @@ from delegate.report.rows import Accuracy, InputOrigin, LayerAccuracy, MethodAcc
 from delegate.runtime.backend import Delegate
 from delegate.runtime.delegates import open_blob
 from delegate.selection import Selection
-from delegate.user_warnings import warn_user
 
 _ROUNDS = 4  # of halving the noise of partitions that meet the bounds, if the whole method does not
 

@@ -16,7 +16,7 @@ from delegate.backends.deviations import Deviation
 from delegate.backends.quantizable import QuantizationScheme
 from delegate.backends.region import ClaimedPattern, Region
 from delegate.cache.runtime.environment import host_features
-from delegate.field_checks import expect, is_texts
+from delegate.common.field_checks import expect, is_texts
 from delegate.verdict import YES, Verdict
 
 __all__ = [

@@ -30,8 +30,8 @@ from delegate.backends.transfer import (
     decode_verdict,
     pack,
 )
+from delegate.common.field_checks import count, flag, text, texts
 from delegate.errors import BackendUnavailable
-from delegate.field_checks import count, flag, text, texts
 from delegate.plugins import one_line
 from delegate.processes.channel import share
 from delegate.processes.limits import AOT_LIMIT

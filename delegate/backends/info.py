@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from delegate.field_checks import expect, is_texts
+from delegate.common.field_checks import expect, is_texts
 from delegate.plugins import API_VERSION, NAME, PORTABLE
 
 

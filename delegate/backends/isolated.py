@@ -28,10 +28,10 @@ from delegate.backends.region import graph_structure
 from delegate.backends.state import BackendState
 from delegate.backends.transfer import MAKE
 from delegate.cache.runtime.store import Entry, Store
+from delegate.common.field_checks import amount, mapping, text
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.node import describe, is_compute
 from delegate.errors import BackendBroken, BackendError, DelegateError, PartitionError
-from delegate.field_checks import amount, mapping, text
 from delegate.plugins import AUTHOR
 from delegate.processes.limits import seconds_for
 from delegate.processes.process import describe_exit

@@ -38,12 +38,12 @@ from delegate.backends.isolated import IsolatedBackend
 from delegate.backends.region import SIZE_DECIDED
 from delegate.backends.state import BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
+from delegate.common.interrupts import interruptible, raise_handler_error
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendBroken, BackendFailed, DelegateError, LoweringError, PartitionError
-from delegate.interrupts import interruptible, raise_handler_error
 from delegate.option_rules import OptionRule
 from delegate.plugins import AUTHOR, IN_PROCESS, OWN, one_line
 from delegate.verdict import Reason, Verdict, no

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from delegate import vendor_output
 from delegate.backends.info import Availability, BackendAlias, BackendInfo
+from delegate.common import vendor_output
+from delegate.common.field_checks import count, mapping, text, texts
+from delegate.common.interrupts import interruptible, raise_handler_error
 from delegate.errors import BackendUnavailable
-from delegate.field_checks import count, mapping, text, texts
-from delegate.interrupts import interruptible, raise_handler_error
 from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugin, import_plugin, load_object, one_line
 
 # The base class of each part by name: naming it keeps torch out of this module.

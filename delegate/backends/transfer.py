@@ -28,9 +28,9 @@ import delegate.edge.operators  # noqa: F401  registers quantized_decomposed, an
 from delegate import errors
 from delegate.backends.aot import Claim, PreprocessResult, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backends.region import ClaimedPattern, Region
+from delegate.common.field_checks import count, flag, items, mapping, text, texts
 from delegate.edge.program import META_VALUE
 from delegate.errors import DelegateError
-from delegate.field_checks import count, flag, items, mapping, text, texts
 from delegate.verdict import Reason, Verdict
 
 # What a shape environment knows of its symbols. The places where it learnt that are tracebacks, and stay here.

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from delegate.array_files import load_arrays
 from delegate.errors import InputError, ProgramError, did_you_mean
 from delegate.program.bounds import ExpressionBounds
 from delegate.program.model import Method
+from delegate.runtime.array_files import load_arrays
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method as Runnable
 from delegate.runtime.random_inputs import free_inputs

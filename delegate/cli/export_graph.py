@@ -10,8 +10,8 @@ import typer
 from delegate.cli import options, output
 from delegate.cli.model_options import PlanOptions
 from delegate.cli.report import read_report
+from delegate.common.files import require_file, write_bytes
 from delegate.devtools.export_graph import dot, model_explorer, node_data, onnx_model
-from delegate.files import require_file, write_bytes
 
 _FORMATS = {"model-explorer": model_explorer, "dot": dot, "onnx": onnx_model}
 

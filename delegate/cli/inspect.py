@@ -14,8 +14,8 @@ import typer
 
 from delegate.cli import output
 from delegate.cli.model_options import PlanOptions
+from delegate.common.files import open_to_read
 from delegate.errors import DelegateError
-from delegate.files import open_to_read
 from delegate.program import file
 from delegate.program.expr import Dim
 from delegate.program.model import Method, Program

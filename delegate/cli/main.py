@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from delegate import vendor_output
+from delegate.common import vendor_output
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ from torch.export import ExportedProgram
 from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
 from delegate.cli.options import import_module
+from delegate.common.files import foreign_format
+from delegate.common.interrupts import interruptible
 from delegate.config import Config, load_config
 from delegate.edge.sources import (
     archived_names,
@@ -26,8 +28,6 @@ from delegate.edge.sources import (
     require_no_program,
 )
 from delegate.errors import ConfigError, ExportError, did_you_mean
-from delegate.files import foreign_format
-from delegate.interrupts import interruptible
 from delegate.plugins import one_line
 
 _EXPORT = "export it: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2')"

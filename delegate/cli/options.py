@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from delegate.cli.completions import kernel_names
+from delegate.common.files import require_file, require_folder
+from delegate.common.interrupts import interruptible
 from delegate.errors import (
     ConfigError,
     DelegateError,
@@ -29,8 +31,6 @@ from delegate.errors import (
     ProgramError,
     did_you_mean,
 )
-from delegate.files import require_file, require_folder
-from delegate.interrupts import interruptible
 from delegate.listeners import listen
 from delegate.plugins import one_line
 

@@ -14,10 +14,10 @@ from delegate.cli import options, output
 from delegate.cli.inspect import is_program, plan_model
 from delegate.cli.model_options import PlanOptions
 from delegate.cli.options import TrustCode
+from delegate.common.files import read_bytes
 from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.devtools.page.html import page, write
 from delegate.errors import InputError
-from delegate.files import read_bytes
 from delegate.program import file
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report

@@ -26,6 +26,7 @@ from delegate.cli.options import (
     require_distinct,
     tracing,
 )
+from delegate.common.user_warnings import warn_user
 from delegate.errors import BackendFailed, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
@@ -34,7 +35,6 @@ from delegate.runtime.arguments import leaf_names
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 from delegate.runtime.random_inputs import leaves, random_inputs
-from delegate.user_warnings import warn_user
 
 _NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from delegate.common.files import open_to_read
 from delegate.config.plain_yaml import NotPlain, Path, Place, dotted, parse
 from delegate.errors import ConfigError, did_you_mean
-from delegate.files import open_to_read
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from delegate.cache.runtime.environment import host_features, machine
 from delegate.cache.runtime.store import Entry, Store
+from delegate.common.field_checks import mapping
 from delegate.costs.profile import PlaceRates, Profile, place_of, shipped
 from delegate.errors import DelegateError
-from delegate.field_checks import mapping
 from delegate.processes.process import Process, ProcessEnded
 from delegate.program.cores import cores
 

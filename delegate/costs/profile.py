@@ -14,10 +14,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from delegate.common.field_checks import amount, default, fault, mapping, require_format, text
+from delegate.common.files import read_text, write_text
 from delegate.costs.kinds import FUNCTION, KINDS
 from delegate.errors import PartitionError, did_you_mean
-from delegate.field_checks import amount, default, fault, mapping, require_format, text
-from delegate.files import read_text, write_text
 
 FORMAT = 1
 _AGAIN = "measure it again: `delegate calibrate -o FILE`"

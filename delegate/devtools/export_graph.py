@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from delegate.common.text_table import printable
 from delegate.errors import DelegateError
 from delegate.plugins import PORTABLE
 from delegate.report import Report
 from delegate.report.rows import NodeReport, by_method
-from delegate.text_table import printable
 
 _COLOURS = ("#a9bdf0", "#f3cf8b", "#a5dcae", "#d6b8fa", "#f4aca0", "#9fd8d8")  # of backends, in their order
 _GREY, _WHITE, _RED = "#d4d6d9", "#ffffff", "#e4604e"

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from delegate.common.files import PathLike, replacing, require_file
 from delegate.errors import InputError
 from delegate.events import (
     BoundInstruction,
@@ -32,7 +33,6 @@ from delegate.events import (
     StageRun,
     SupportChecked,
 )
-from delegate.files import PathLike, replacing, require_file
 from delegate.listeners import SerialCalls
 
 _LOWERING, _LOADING, _CALLS, _PORTABLE = "lowering", "loading", "calls", "portable"  # tracks that are no backend's

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
+from delegate.common.user_warnings import warn_user
 from delegate.compile import to_backend
 from delegate.config import Config, load_config
 from delegate.dynamo.calls import LoweredGraph, Run
@@ -30,7 +31,6 @@ from delegate.edge.verifier import is_without_formula
 from delegate.errors import ConfigError, DialectError, ExportError, LoweringError, did_you_mean
 from delegate.kernels.libraries import KernelRequest
 from delegate.selection import ConfigSource, Request
-from delegate.user_warnings import warn_user
 
 TORCH = "aten"  # torch's own kernels; torch is always installed here
 

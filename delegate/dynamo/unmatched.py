@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from delegate.common.user_warnings import warn_user
 from delegate.config.model import Partitioning
 from delegate.errors import did_you_mean
 from delegate.partitioner.rules import RulePattern, module_pins, node_pins, with_parents
 from delegate.report.rows import NodeReport
-from delegate.user_warnings import warn_user
 
 
 class Patterns:

@@ -15,8 +15,8 @@ from torch._ops import OpOverload
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from delegate.common.files import short_path
 from delegate.edge.program import META_VALUE
-from delegate.files import short_path
 from delegate.program.dtypes import DType
 
 _DTYPES: dict[torch.dtype, DType] = {

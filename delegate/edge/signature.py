@@ -11,10 +11,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 from torch.utils import _pytree as pytree
 
+from delegate.common.user_warnings import warn_user
 from delegate.edge.build import plain
 from delegate.edge.program import EdgeInput
 from delegate.errors import ExportError
-from delegate.user_warnings import warn_user
 
 _REFUSED_INPUTS = {
     InputKind.CUSTOM_OBJ: ("a TorchBind object", "move it out of forward, or keep its state in tensors"),

@@ -19,9 +19,9 @@ import torch.utils._pytree as pytree
 from torch._export.converter import TS2EPConverter
 from torch.export import ExportedProgram
 
+from delegate.common.files import open_to_read
 from delegate.edge.export_errors import export_refusal, without_printed_graphs
 from delegate.errors import ExportError
-from delegate.files import open_to_read
 from delegate.plugins import first_line
 
 _SAVED = "pass a .pt2 file that was written by torch.export.save of this version of torch"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from delegate.common.user_warnings import warn_user
 from delegate.edge.node import arguments, op_name
-from delegate.user_warnings import warn_user
 
 _FLAGS = ("train", "training")
 _RECURRENT = {

@@ -13,6 +13,7 @@ import torch.utils._pytree as pytree
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.backends.aot import Region
+from delegate.common.user_warnings import warn_user
 from delegate.edge.decompose import compound_nodes, decompose
 from delegate.edge.graphs import drop_unused, extracted
 from delegate.edge.node import dtype_of, introduced_symbols, op_name, tensors
@@ -28,7 +29,6 @@ from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import Method, Program
 from delegate.program.stages import depends_on_data
 from delegate.program.verifier import verify
-from delegate.user_warnings import warn_user
 
 NO_FALLBACKS: Mapping[str, bool] = MappingProxyType({})
 

@@ -17,12 +17,12 @@ from delegate.accuracy.layer_noise import FloatRun, LayerNoise, blame, layer_noi
 from delegate.accuracy.program_run import Results, reference_figures, torch_results
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import samples_to_verify
+from delegate.common.user_warnings import warn_user
 from delegate.config import Quantization
 from delegate.edge.graphs import is_random
 from delegate.errors import ConfigError
 from delegate.registry import Registry
 from delegate.selection import Selection
-from delegate.user_warnings import warn_user
 
 _ROUNDS = 6  # of quantizing again; each allows half the noise of the one before
 _MARGIN = 0.8  # of the noise that the bounds allow: libraries round in other places than the quantized reference

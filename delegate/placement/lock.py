@@ -15,11 +15,11 @@ import torch
 import yaml
 from torch.export import ExportedProgram
 
+from delegate.common.field_checks import fault, mapping, require_format, text
+from delegate.common.files import read_text, write_text
 from delegate.config.plain_yaml import NotPlain, parse
 from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
-from delegate.field_checks import fault, mapping, require_format, text
-from delegate.files import read_text, write_text
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.plans import Options

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify
 from delegate.cache.aot.placements import open_choices
+from delegate.common.user_warnings import warn_user
 from delegate.config import PlacementSection
 from delegate.costs.profile import shipped
 from delegate.edge.keys import NotCacheable
@@ -30,7 +31,6 @@ from delegate.placement.schemes import SchemePlanner
 from delegate.placement.strategy import Placed
 from delegate.registry import default_registry
 from delegate.selection import Selection, configured_cache_folder
-from delegate.user_warnings import warn_user
 
 _QUANTIZED = 0.3  # the share of the budget after which no other candidate is quantized
 

@@ -15,8 +15,8 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify
+from delegate.common.files import require_file
 from delegate.costs.estimates import Estimates
-from delegate.files import require_file
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import quantized
 from delegate.partitioner.plan import Plan

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from delegate.common.files import replacing
 from delegate.errors import ProgramError
-from delegate.files import replacing
 from delegate.program.debug_info import DebugInfo
 from delegate.program.decode import decode, decode_debug_info
 from delegate.program.model import FORMAT_VERSION, Program

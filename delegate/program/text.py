@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
+from delegate.common.text_table import printable
 from delegate.program.debug_info import DebugInfo
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr, shorten
@@ -27,7 +28,6 @@ from delegate.program.model import (
     Tree,
     Value,
 )
-from delegate.text_table import printable
 
 _BLOCK_NAMES = {
     Structure.IF: ("then", "else"),

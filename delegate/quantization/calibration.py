@@ -14,11 +14,11 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from delegate.array_files import load_arrays
+from delegate.common.interrupts import interruptible
 from delegate.edge.node import shape_text
 from delegate.errors import ExportError, InputError, did_you_mean
-from delegate.interrupts import interruptible
 from delegate.plugins import one_line
+from delegate.runtime.array_files import load_arrays
 
 Batch = Any  # a tuple of positional arguments, a dict of keyword arguments, or the one tensor of a model with one input
 

@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
+from delegate.common.user_warnings import warn_user
 from delegate.config.model import Quantization
 from delegate.edge.node import op_name, tensors
 from delegate.edge.passes.folding import fold_parameters, make_weights_parameters
@@ -29,7 +30,6 @@ from delegate.quantization.observers import FittingHistogram, FittingMinMax, Not
 from delegate.quantization.quantizer import BackendQuantizer
 from delegate.quantization.settings import OFF, RULES, SchemeChoice, Settings, schemes, stack
 from delegate.registry import Registry
-from delegate.user_warnings import warn_user
 
 
 def quantize_as_configured(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from delegate.user_warnings import only_errors
+from delegate.common.user_warnings import only_errors
 
 
 def silence() -> AbstractContextManager[None]:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from delegate.common.field_checks import amount, default, fault, items, mapping, plain_json, require_format, texts
+from delegate.common.field_checks import text as read_text
+from delegate.common.files import with_short_paths
+from delegate.common.text_table import Table
 from delegate.errors import ProgramError
-from delegate.field_checks import amount, default, fault, items, mapping, plain_json, require_format, texts
-from delegate.field_checks import text as read_text
-from delegate.files import with_short_paths
 from delegate.plugins import PORTABLE
 from delegate.report.measured import Placement
 from delegate.report.rows import (
@@ -28,7 +29,6 @@ from delegate.report.rows import (
     node_of,
     partition_of,
 )
-from delegate.text_table import Table
 from delegate.verdict import Reason
 
 if TYPE_CHECKING:

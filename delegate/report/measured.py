@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from delegate.field_checks import amount, count, items, mapping, number, text, texts
-from delegate.text_table import Table
+from delegate.common.field_checks import amount, count, items, mapping, number, text, texts
+from delegate.common.text_table import Table
 
 UNITS = {"latency": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
 _EXACT_DB = 100.0

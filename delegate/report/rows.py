@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from delegate.field_checks import amount, count, default, flag, items, mapping, number, text, texts
+from delegate.common.field_checks import amount, count, default, flag, items, mapping, number, text, texts
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, Verdict
 

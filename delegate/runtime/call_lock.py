@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock, get_ident
 
+from delegate.common.interrupts import error_chain
 from delegate.errors import ExecutionError
-from delegate.interrupts import error_chain
 
 
 class ReentryError(ExecutionError):

@@ -7,8 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from delegate.common.interrupts import interruptible, raise_handler_error
 from delegate.errors import BackendFailed, DelegateError
-from delegate.interrupts import interruptible, raise_handler_error
 from delegate.listeners import emit
 from delegate.plugins import AUTHOR, one_line
 from delegate.program.instructions import walk

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from delegate.interrupts import raise_handler_error
+from delegate.common.interrupts import raise_handler_error
+from delegate.common.user_warnings import warn_user
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, DeviceTensor, ReportOperator, TensorType
 from delegate.runtime.call_lock import CallLock, is_reentry
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
-from delegate.user_warnings import warn_user
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from delegate.common.interrupts import raise_handler_error
 from delegate.errors import DelegateError, DeviceLost, InputError
-from delegate.interrupts import raise_handler_error
 from delegate.program import model
 from delegate.program.dtypes import DType
 from delegate.program.expr import SymbolValues

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from delegate.common.text_table import Table, printable
 from delegate.events import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
 from delegate.listeners import SerialCalls
 from delegate.plugins import PORTABLE
-from delegate.text_table import Table, printable
 
 _SAMPLES = 1024  # of an instruction's runs, for the median: it is exact up to this number
 _TITLES = ("method", "value", "what", "runs", "total us", "share", "warm-ups", "warm-up us", "mean us", "median us")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from delegate.common.field_checks import fault
 from delegate.errors import BackendFailed
-from delegate.field_checks import fault
 from delegate.program.dtypes import DType
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from delegate.common.interrupts import raise_handler_error
 from delegate.errors import BackendError, BackendFailed, DelegateError, KernelError
-from delegate.interrupts import raise_handler_error
 from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate, TensorType

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from delegate.common.interrupts import raise_handler_error
 from delegate.errors import DelegateError, ExecutionError, InputError, ProgramError
-from delegate.interrupts import raise_handler_error
 from delegate.plugins import one_line
 
 _REMEDY = "lower the model again; report it if that fails"

@@ -9,7 +9,7 @@ import pytest
 
 from delegate.backends.info import BackendAlias
 from delegate.backends.state import check_answer, from_json
-from delegate.field_checks import mapping
+from delegate.common.field_checks import mapping
 from delegate.plugins import Plugin
 from delegate.registry import Registry
 from tests.cache.nonsense import NONSENSE, changed

@@ -10,8 +10,8 @@ import typer
 
 import delegate
 from delegate.cli.app import app
+from delegate.common.files import require_file, require_folder
 from delegate.errors import InputError, PartitionError, ProgramError
-from delegate.files import require_file, require_folder
 from tests.cli.calling import call
 
 WRITTEN = [  # command, option

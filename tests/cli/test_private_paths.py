@@ -17,7 +17,7 @@ import typer
 import delegate
 from delegate.cache.runtime.folder import VARIABLE
 from delegate.cli.app import app
-from delegate.files import short_path, with_short_paths
+from delegate.common.files import short_path, with_short_paths
 from delegate.plugins import BLOCK_VARIABLE, COMMANDS, discover
 from delegate.registry import default_registry
 from tests.cli.calling import call

@@ -12,7 +12,9 @@ import pytest
 from tests.cli.programs import save_sum
 from tests.support.plugins import Site
 
-START = "import os, sys; from delegate import vendor_output as v; v.separate(); v.start(); v.expect(['# noise .*'])\n"
+START = """
+import os, sys; from delegate.common import vendor_output as v; v.separate(); v.start(); v.expect(['# noise .*'])
+"""
 
 
 def run(code: str, start: str = START) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,6 @@ import torch
 import yaml
 
 import delegate
-from delegate.array_files import load_arrays, map_array
 from delegate.config import load_config
 from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.devtools.export_graph import dot, model_explorer, node_data
@@ -26,6 +25,7 @@ from delegate.devtools.page.html import page
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.report import Report
+from delegate.runtime.array_files import load_arrays, map_array
 from tests.support.mutations import Reader, check_bytes, check_values, errors
 from tests.support.reports import DIAGNOSIS, report
 from tests.support.sources import ROOT

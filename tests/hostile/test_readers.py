@@ -13,19 +13,19 @@ import pytest
 from typer.testing import CliRunner
 
 import delegate
-from delegate.array_files import load_arrays, map_array
 from delegate.cli.app import app
+from delegate.common.files import open_to_read, read_bytes, require_regular
 from delegate.config import load_config
 from delegate.errors import DelegateError
-from delegate.files import open_to_read, read_bytes, require_regular
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
+from delegate.runtime.array_files import load_arrays, map_array
 from tests.support.sources import ROOT
 
-# Modules that open files in another way than by `delegate.files`, with the reason.
+# Modules that open files in another way than by `delegate.common.files`, with the reason.
 OTHERS = {
     "delegate/__init__.py": "of this package",
-    "delegate/array_files.py": "after it has looked at the file",
+    "delegate/runtime/array_files.py": "after it has looked at the file",
     "delegate/backends/compiler_worker.py": "descriptors of its parent",
     "delegate/backends/dsp/runtime/profiled.py": "a file of this process",
     "delegate/backends/dsp/runtime/targets.py": "of the system",
@@ -41,7 +41,7 @@ OTHERS = {
     "delegate/devtools/page/html.py": "of this package",
     "delegate/devtools/trace.py": "of the system",
     "delegate/edge/sources.py": "opened by `open_to_read`, or of the user's own model",
-    "delegate/files.py": "the one way",
+    "delegate/common/files.py": "the one way",
     "delegate/placement/runtime/trials.py": "a file of this process",
     "delegate/placement/runtime/worker.py": "a file of its parent, and of the system",
     "delegate/plugins.py": "of an installed package",
@@ -63,7 +63,7 @@ READS = {"read_text", "read_bytes", "is_zipfile", "ZipFile", "ParquetFile", "rea
 
 
 def opens(tree: ast.AST) -> bool:
-    """Return True if a module opens files for reading other than by the functions of `delegate.files`."""
+    """Return True if a module opens files for reading other than by the functions of `delegate.common.files`."""
     return any(isinstance(node, ast.Call) and _opens(node) for node in ast.walk(tree))
 
 

@@ -9,12 +9,12 @@ import threading
 import pytest
 
 import delegate
-from delegate.array_files import load_arrays
+from delegate.common.files import read_text, replacing, write_text
 from delegate.config import load_config
-from delegate.files import read_text, replacing, write_text
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.program.file import save
+from delegate.runtime.array_files import load_arrays
 from tests.support.hostile import require_no_wait
 from tests.support.programs import static
 

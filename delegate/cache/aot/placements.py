@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from delegate.cache.runtime.environment import host_features
 from delegate.cache.runtime.folder import CHOICES
 from delegate.cache.runtime.store import Entry, Store
+from delegate.common.field_checks import flag, mapping, text
 from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import described
 from delegate.edge.program import EdgeProgram
-from delegate.field_checks import flag, mapping, text
 from delegate.partitioner.saved import SavedPlan
 from delegate.program.segments import checksums
 from delegate.report.measured import Placement

@@ -21,10 +21,10 @@ from delegate.backends.selected import SelectedBackend
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.environment import code_of, host_features, versions_of
 from delegate.cache.runtime.store import Entry
+from delegate.common.field_checks import count, text, texts
 from delegate.edge.keys import NotCacheable, exported_key
 from delegate.edge.training import warn_of_training
 from delegate.errors import DelegateError
-from delegate.field_checks import count, text, texts
 from delegate.listeners import stage
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
-from delegate.user_warnings import warn_user
+from delegate.common.user_warnings import warn_user
 
 VARIABLE = "DELEGATE_CACHE"  # environment variable: the folder, or "off"
 OFF = "off"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from delegate.cache.runtime.folder import PLUGINS, VARIABLE, BoundedFolder, cache_folder, make_private, private
-from delegate.field_checks import amount, mapping
-from delegate.files import open_nonblocking
+from delegate.common.field_checks import amount, mapping
+from delegate.common.files import open_nonblocking
 from delegate.plugins import BLOCK_VARIABLE, Plugin
 
 MAX_AGE = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution

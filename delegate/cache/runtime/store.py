@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from delegate.cache.runtime.folder import BoundedFolder
-from delegate.field_checks import count, mapping
-from delegate.files import open_nonblocking
+from delegate.common.field_checks import count, mapping
+from delegate.common.files import open_nonblocking
+from delegate.common.user_warnings import warn_user
 from delegate.program.segments import align, checksums
-from delegate.user_warnings import warn_user
 
 T = TypeVar("T")
 

@@ -19,6 +19,7 @@ from delegate.accuracy.recording import NOT_FINITE, RecordedInstruction, Recorde
 from delegate.accuracy.reference import edge_values, flat_arguments, is_random_method
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import samples_to_verify
+from delegate.common.files import require_folder
 from delegate.compiled import to_array
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultyNode
 from delegate.devtools.debugger.faults import kind_of
@@ -36,7 +37,6 @@ from delegate.devtools.debugger.search import (
 from delegate.edge.control_flow import prefixes_of_bodies
 from delegate.edge.graphs import graph_modules
 from delegate.errors import AccuracyError, DelegateError, InputError
-from delegate.files import require_folder
 from delegate.placement.strategy import Placed
 from delegate.program.model import Program
 from delegate.request import LoweringRequest

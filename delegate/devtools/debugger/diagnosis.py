@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from delegate.common.field_checks import amount, count, default, flag, items, mapping, plain_json, text, texts
+from delegate.common.field_checks import fault as fault_of
+from delegate.common.field_checks import number as number_of
+from delegate.common.field_checks import text as text_of
+from delegate.common.text_table import Table
 from delegate.errors import InputError
-from delegate.field_checks import amount, count, default, flag, items, mapping, plain_json, text, texts
-from delegate.field_checks import fault as fault_of
-from delegate.field_checks import number as number_of
-from delegate.field_checks import text as text_of
 from delegate.report.rows import Accuracy, accuracy_of
-from delegate.text_table import Table
 
 REFUSAL = "refusal"  # the kind of operators that no library ran, so that they are not wrong
 _ROWS = 20  # of a table of layers in the text

@@ -16,11 +16,11 @@ import torch
 from delegate.accuracy.recording import RecordedCall
 from delegate.backends.aot import Region, Reproduction
 from delegate.backends.exported import exported_program
+from delegate.common.files import replacing, with_short_paths
 from delegate.compiled import to_array
 from delegate.devtools.debugger.diagnosis import Fault
 from delegate.edge.node import describe
 from delegate.errors import InputError
-from delegate.files import replacing, with_short_paths
 from delegate.plugins import one_line
 from delegate.runtime.backend import Array
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from delegate.common.text_table import printable
 from delegate.program.memory_picture import MemoryPicture
-from delegate.text_table import printable
 
 _MOST_BLOCKS = 20_000  # of a memory picture; the largest ones
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from delegate.common.files import replacing, require_file, with_short_paths
 from delegate.errors import DelegateError
-from delegate.files import replacing, require_file, with_short_paths
 
 _SCRIPTS = ("model", "layout", "map", "view", "panels", "layers", "faults", "main")
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}

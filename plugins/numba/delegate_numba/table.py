@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from delegate.common.interrupts import interruptible
 from delegate.errors import KernelError
-from delegate.interrupts import interruptible
 from delegate.kernels import cached_attention as portable
 from delegate.kernels.cached_attention import DTYPES, OPERATOR, UPDATE, run_in_parts
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16

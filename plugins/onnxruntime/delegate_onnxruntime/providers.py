@@ -9,8 +9,8 @@ from importlib import metadata
 from types import ModuleType
 
 from delegate.backends.onnx.runtime.provider import Provider, register
+from delegate.common.interrupts import interruptible
 from delegate.errors import BackendUnavailable, did_you_mean
-from delegate.interrupts import interruptible
 
 INSTALL = "pip install 'delegate-onnxruntime[cpu]'"
 _MORE = "install a build of ONNX Runtime that has it (onnxruntime-gpu, onnxruntime-directml), or its plugin wheel"

@@ -13,7 +13,7 @@ import typer
 
 from delegate.cli import output
 from delegate.cli.options import OUTPUTS
-from delegate.text_table import Table
+from delegate.common.text_table import Table
 from delegate_ray.command import connect
 
 if TYPE_CHECKING:

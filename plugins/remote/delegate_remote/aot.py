@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from delegate.common.files import require_file
 from delegate.compiled import to_array
 from delegate.edge.node import dtype_of
 from delegate.errors import PartitionError, ProgramError
-from delegate.files import require_file
 from delegate.placement.placer import Placer
 from delegate.placement.plans import ChosenPlan, Progress, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of

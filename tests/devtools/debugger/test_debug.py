@@ -17,10 +17,10 @@ from torch import nn
 
 import delegate
 from delegate.backends.selected import SelectedBackend
+from delegate.common.text_table import Table
 from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow
 from delegate.errors import ConfigError, InputError
 from delegate.kernels.table import KernelTable
-from delegate.text_table import Table
 from tests.support.planting import aten, followed_by, in_place_of, planted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

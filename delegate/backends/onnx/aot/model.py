@@ -28,10 +28,10 @@ from delegate.backends.lowering import LoweringTable
 from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor, Weight
 from delegate.backends.region import SIZE_DECIDED
+from delegate.common.user_warnings import only_errors
 from delegate.edge.decompose import composites_registered
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendUnavailable
-from delegate.user_warnings import only_errors
 
 INSTALL = "pip install 'delegate[onnx]'"
 OPSET = 21  # the first whose q/dq operators have 16 bits

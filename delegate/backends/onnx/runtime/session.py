@@ -15,8 +15,8 @@ import numpy as np
 from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor
 from delegate.backends.onnx.runtime.device_memory import OrtTensor
 from delegate.backends.onnx.runtime.provider import CPU, Provider, device, one_line
+from delegate.common.interrupts import raise_handler_error
 from delegate.errors import BackendFailed, DelegateError
-from delegate.interrupts import raise_handler_error
 from delegate.program.cores import library_threads
 from delegate.program.raw import array_over
 from delegate.runtime.backend import Array, Delegate, ReportOperator, TensorType

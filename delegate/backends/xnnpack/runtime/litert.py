@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from delegate.interrupts import interruptible
-from delegate.user_warnings import warn_user
+from delegate.common.interrupts import interruptible
+from delegate.common.user_warnings import warn_user
 
 VERSION = "2.3."  # of LiteRT with these structures
 PADDING = 64  # bytes: alignment of arrays; XNNPACK may read this many bytes beyond their ends

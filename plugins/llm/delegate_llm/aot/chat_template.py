@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from delegate.common.field_checks import fault
+from delegate.common.files import read_bytes
+from delegate.common.user_warnings import warn_user
 from delegate.errors import ExportError
-from delegate.field_checks import fault
-from delegate.files import read_bytes
 from delegate.plugins import one_line
-from delegate.user_warnings import warn_user
 from delegate_llm.aot.hugging_face import transformers
 from delegate_llm.runtime.about import ChatFormat
 

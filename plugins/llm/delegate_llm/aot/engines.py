@@ -14,6 +14,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from delegate.common.text_table import Table
 from delegate.compile import to_backend
 from delegate.edge.program import EdgeProgram
 from delegate.errors import DelegateError, ExportError
@@ -21,7 +22,6 @@ from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.support_query import Check, computing
 from delegate.report.measured import cost_text
 from delegate.runtime.loaded import LoadedProgram
-from delegate.text_table import Table
 from delegate.verdict import Reason, Verdict, no
 from delegate_llm.aot.hugging_face import transformers
 

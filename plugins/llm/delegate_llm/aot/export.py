@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from delegate.common.files import read_bytes
 from delegate.compile import lower_owned
 from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
-from delegate.files import read_bytes
 from delegate.placement.policy import ByPreference
 from delegate.plugins import one_line
 from delegate.registry import default_registry

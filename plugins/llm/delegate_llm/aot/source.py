@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from delegate.common.files import foreign_format, read_bytes, require_regular
 from delegate.errors import ExportError, ProgramError
-from delegate.files import foreign_format, read_bytes, require_regular
 from delegate_llm.aot.chat_template import read_chat_format, read_object
 from delegate_llm.aot.decoder import ATTENTION
 from delegate_llm.aot.hugging_face import transformers

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from delegate.common.field_checks import fault
 from delegate.errors import InputError, ProgramError
-from delegate.field_checks import fault
 from delegate.json_types import FLAG, Fields, Items, Nullable, integer_type, text_type
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from delegate.common.field_checks import fault
+from delegate.common.files import read_bytes
 from delegate.errors import InputError
-from delegate.field_checks import fault
-from delegate.files import read_bytes
 from delegate.json_types import number_type
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.plugins import one_line

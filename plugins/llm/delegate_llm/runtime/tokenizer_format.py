@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.field_checks import fault
+from delegate.common.field_checks import fault
 from delegate.json_types import (
     FLAG,
     Entries,

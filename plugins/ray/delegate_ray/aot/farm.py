@@ -22,9 +22,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from delegate.common.files import read_bytes, require_folder, with_short_paths, write_text
 from delegate.config.source import raise_all
 from delegate.errors import ConfigError, DelegateError, did_you_mean
-from delegate.files import read_bytes, require_folder, with_short_paths, write_text
 from delegate.plugins import PORTABLE, one_line
 from delegate.processes.lifeline import end_with_parent
 from delegate_ray.aot.jobs import LoweringJob, digest_of

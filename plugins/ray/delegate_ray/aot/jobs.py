@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 import delegate
+from delegate.common.files import open_to_read
 from delegate.config import Config, load_config
 from delegate.config.source import Source, raise_all, read_yaml, require_mapping, validated
 from delegate.errors import ConfigError, DelegateError
-from delegate.files import open_to_read
 
 Files = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has lists, but strict mode would only accept tuples
 

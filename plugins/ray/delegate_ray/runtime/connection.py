@@ -13,9 +13,9 @@ import ray._private.worker
 from ray.exceptions import RayError
 
 import delegate
+from delegate.common.user_warnings import warn_user
 from delegate.errors import BackendFailed, ConfigError
 from delegate.plugins import one_line
-from delegate.user_warnings import warn_user
 
 _CONNECT = 5.0  # seconds
 _LOOK = 5.0  # seconds without an answer until a check of the head

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from delegate.array_files import map_array
+from delegate.common.files import open_to_read, require_regular
 from delegate.errors import InputError, did_you_mean
-from delegate.files import open_to_read, require_regular
 from delegate.plugins import one_line
+from delegate.runtime.array_files import map_array
 from delegate_ray.runtime.parquet_files import Parquet
 from delegate_ray.runtime.parts import (
     IMAGES,

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import pyarrow.parquet
 
 import delegate
+from delegate.common.files import open_to_read, read_bytes, require_folder, require_regular, write_text
 from delegate.errors import ConfigError, InputError
-from delegate.files import open_to_read, read_bytes, require_folder, require_regular, write_text
 from delegate_ray.runtime.inputs import IMAGE, PATH, parts_of, scan
 from delegate_ray.runtime.parts import InputFile, Part
 from delegate_ray.runtime.predictor import ERROR, OnBad

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from delegate.common.files import open_to_read
 from delegate.errors import InputError
-from delegate.files import open_to_read
 
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
 FIRST = 64  # rows of which one must be good

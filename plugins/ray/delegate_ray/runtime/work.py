@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from delegate.common.files import replacing
 from delegate.errors import ConfigError, InputError, PartitionError
-from delegate.files import replacing
 from delegate_ray.runtime.columns import arrow_array, write
 from delegate_ray.runtime.inputs import read
 from delegate_ray.runtime.job import ROW, Finished, Job

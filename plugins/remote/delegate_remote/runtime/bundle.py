@@ -19,9 +19,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from delegate.common.field_checks import amount, count, finite, flag, items, mapping, require_format, text
+from delegate.common.files import open_to_read, replacing, require_file
 from delegate.errors import ProgramError
-from delegate.field_checks import amount, count, finite, flag, items, mapping, require_format, text
-from delegate.files import open_to_read, replacing, require_file
 from delegate.placement.runtime.accuracy_check import Array
 from delegate.placement.runtime.trials import save_leaves
 from delegate.placement.runtime.worker import leaves

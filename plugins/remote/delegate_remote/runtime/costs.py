@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from delegate.common.field_checks import amount, items, mapping, number, require_format, text, texts
+from delegate.common.files import read_text, write_text
 from delegate.errors import PartitionError
-from delegate.field_checks import amount, items, mapping, number, require_format, text, texts
-from delegate.files import read_text, write_text
 from delegate.placement.runtime.costs import Record
 from delegate.plugins import one_line
 from delegate.report.measured import UNITS, cost_text

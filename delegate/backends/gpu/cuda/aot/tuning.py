@@ -18,8 +18,8 @@ import numpy as np
 
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.library import Target
+from delegate.common.files import read_bytes
 from delegate.errors import BackendUnavailable, LoweringError
-from delegate.files import read_bytes
 
 
 @dataclass(frozen=True, slots=True)

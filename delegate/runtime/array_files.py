@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.files import open_to_read
+from delegate.common.files import open_to_read
 from delegate.plugins import one_line
 
 _ALWAYS = 1 << 22  # elements of an array that is unpacked, however few are needed

@@ -1,0 +1,1 @@
+"""What knows nothing of models and backends: files, fields, warnings, signals, tables of text, output of libraries."""
