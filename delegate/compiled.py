@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -38,8 +37,11 @@ if TYPE_CHECKING:
     from delegate.devtools.debugger.diagnosis import Diagnosis
 
 
-class CompiledMethod(NotPicklable):
-    """One method of a compiled program, called with torch tensors in the module's own pytree.
+C = TypeVar("C", bound=Context)
+
+
+class TensorMethod(NotPicklable):
+    """A view of a method of the runtime: it takes and returns torch tensors, in the module's own pytree.
 
     Args:
         method: the bound method of the runtime.
@@ -54,7 +56,7 @@ class CompiledMethod(NotPicklable):
         self._dtypes = [definition.values[o.index].dtype if isinstance(o, Ref) else None for o in definition.outputs]
 
     def __repr__(self) -> str:
-        return repr(self._method).replace("<Method", "<CompiledMethod", 1)
+        return repr(self._method).replace("<Method", "<TensorMethod", 1)
 
     @property
     def name(self) -> str:
@@ -87,34 +89,35 @@ class CompiledMethod(NotPicklable):
         )
 
 
-class CompiledContext(NotPicklable, ABC):
-    """A context of a compiled program: methods with shared states, called with torch tensors.
+class TensorContext(NotPicklable, Generic[C]):
+    """A view of a context of the runtime: its methods and states with torch tensors.
 
     Args:
         specs: method -> torch's pytree specs of (args, kwargs) and of the result.
+        open_context: returns the context at its first use.
     """
 
-    def __init__(self, specs: Mapping[str, tuple[Any, Any]]) -> None:
-        self._specs = dict(specs)
+    def __init__(self, specs: Mapping[str, tuple[Any, Any]], open_context: Callable[[], C]) -> None:
+        self._specs, self._open_context = dict(specs), open_context
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._specs)}>"
 
-    @property
-    @abstractmethod
-    def loaded(self) -> Context:
+    @cached_property
+    def loaded(self) -> C:
         """The same context in the runtime, called with NumPy arrays."""
+        return self._open_context()
 
     @cached_property
-    def _methods(self) -> dict[str, CompiledMethod]:
-        return {name: CompiledMethod(self.loaded.method(name), *spec) for name, spec in self._specs.items()}
+    def _methods(self) -> dict[str, TensorMethod]:
+        return {name: TensorMethod(self.loaded.method(name), *spec) for name, spec in self._specs.items()}
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The names of its methods."""
         return tuple(self._specs)
 
-    def method(self, name: str) -> CompiledMethod:
+    def method(self, name: str) -> TensorMethod:
         """Return a method by name; raises ProgramError for an unknown one."""
         self.loaded.method(name)
         return self._methods[name]
@@ -154,25 +157,7 @@ class CompiledContext(NotPicklable, ABC):
         self.loaded.restore({name: to_array(tensor, name) for name, tensor in snapshot.items()})
 
 
-class LoadedContext(CompiledContext):
-    """A context of the runtime, called with torch tensors.
-
-    Args:
-        loaded: the context.
-        specs: method -> torch's pytree specs of (args, kwargs) and of the result.
-    """
-
-    def __init__(self, loaded: Context, specs: Mapping[str, tuple[Any, Any]]) -> None:
-        super().__init__(specs)
-        self._loaded = loaded
-
-    @property
-    def loaded(self) -> Context:
-        """The same context in the runtime, called with NumPy arrays."""
-        return self._loaded
-
-
-class CompiledProgram(CompiledContext):
+class CompiledProgram(TensorContext[LoadedProgram]):
     """A program for this process and for a file.
 
     Example::
@@ -206,7 +191,7 @@ class CompiledProgram(CompiledContext):
         plan: SavedPlan,
         debugger: Callable[..., Diagnosis],
     ) -> None:
-        super().__init__(specs)
+        super().__init__(specs, self._load)
         self.program, self._planned, self._registry, self._kernels = program, report, registry, kernels
         self.plan, self._debugger = plan, debugger
 
@@ -230,9 +215,7 @@ class CompiledProgram(CompiledContext):
         """Return the page of the report in a frame, for notebooks."""
         return self.report._repr_html_()
 
-    @cached_property
-    def loaded(self) -> LoadedProgram:
-        """The same program in the runtime, called with NumPy arrays."""
+    def _load(self) -> LoadedProgram:
         return LoadedProgram(self.program, self._registry, self._kernels, trust_code=True)  # it was compiled here
 
     @property
@@ -241,9 +224,10 @@ class CompiledProgram(CompiledContext):
         loaded: LoadedProgram | None = vars(self).get("loaded")
         return loaded.fallback_events if loaded else ()
 
-    def context(self) -> CompiledContext:
+    def context(self) -> TensorContext[Context]:
         """Return a new context: the same methods, with their own states at their initial values."""
-        return LoadedContext(self.loaded.context(), self._specs)
+        context = self.loaded.context()
+        return TensorContext(self._specs, lambda: context)
 
     def debug(
         self,

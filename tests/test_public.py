@@ -42,11 +42,11 @@ def test_objects_describe_themselves(tmp_path):
     assert repr(program) == f"<CompiledProgram of {summary}>"
     assert repr(program.report) == f"<Report of {summary}>"
     assert repr(program.plan) == "<SavedPlan of 1 partition on xnnpack, 2 nodes>"
-    assert repr(program.context()) == "<LoadedContext of forward>"
+    assert repr(program.context()) == "<TensorContext of forward>"
     loaded = delegate.load(tmp_path / "model.dlg")
     assert repr(loaded) == "<LoadedProgram of forward: 1 partition on xnnpack>"
     assert repr(loaded.method("forward")) == "<Method forward(input: float32[2, 4])>"
-    assert repr(program.method("forward")) == "<CompiledMethod forward(input: float32[2, 4])>"
+    assert repr(program.method("forward")) == "<TensorMethod forward(input: float32[2, 4])>"
     with loaded.profile() as profile:
         loaded(torch.zeros(2, 4).numpy())
     assert re.fullmatch(r"<Profile of 1 instructions, 1 runs in .* ms>", repr(profile))

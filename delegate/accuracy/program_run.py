@@ -22,7 +22,7 @@ from delegate.accuracy.reference import (
     written_buffers,
 )
 from delegate.accuracy.samples import Sample
-from delegate.compiled import LoadedContext
+from delegate.compiled import TensorContext
 from delegate.edge.node import shape_text
 from delegate.edge.states import buffers_of_states
 from delegate.errors import AccuracyError, InputError
@@ -108,7 +108,7 @@ class ProgramRun:
         for name in loaded.methods:
             loaded.method(name).watch(recorder)
         specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in self.exported.items()}
-        context = LoadedContext(loaded, specs)
+        context = TensorContext(specs, lambda: loaded)
         lowered = {method.program.name: method for method in self.lowered}
         for name, calls in self.samples.items():
             references = (eager, eager_floats) if name in floats else (eager,)
@@ -164,7 +164,7 @@ def _require_same_shapes(method: str, actual: Sequence[Any], expected: Sequence[
 
 
 def _compare(
-    name: str, context: LoadedContext, references: Sequence[EagerMethods], samples: Sequence[Sample]
+    name: str, context: TensorContext[LoadedProgram], references: Sequence[EagerMethods], samples: Sequence[Sample]
 ) -> tuple[list[Differences], Differences]:
     """Run a method and its references on samples.
 
