@@ -26,7 +26,6 @@ from delegate.listeners import stage
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.quantized import blamed, quantized
 from delegate.lowering.weights import with_own_weights
-from delegate.option_rules import rules_to_json
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.locked import LockedStrategy, lock_of
@@ -38,6 +37,7 @@ from delegate.registry import default_registry
 from delegate.report import Report
 from delegate.request import LoweringRequest, RepeatedRequest
 from delegate.runtime.loaded import with_load_options
+from delegate.runtime.option_rules import rules_to_json
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from delegate import errors
 from delegate.backends.deviations import Deviation
 from delegate.backends.info import BackendInfo
 from delegate.cli.app import app
+from delegate.cli.operators import Catalogue
 from delegate.cli.ops import markdown
 from delegate.config import model as configuration
-from delegate.operators import Catalogue
 from delegate.registry import Registry
 
 ROOT = Path(delegate.__file__).parent

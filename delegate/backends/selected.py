@@ -44,8 +44,8 @@ from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE
 from delegate.errors import BackendBroken, BackendFailed, DelegateError, LoweringError, PartitionError
-from delegate.option_rules import OptionRule
 from delegate.plugins import AUTHOR, IN_PROCESS, OWN, one_line
+from delegate.runtime.option_rules import OptionRule
 from delegate.verdict import Reason, Verdict, no
 
 Answer = TypeVar("Answer")

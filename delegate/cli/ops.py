@@ -11,8 +11,8 @@ import typer
 
 from delegate.cli import output
 from delegate.cli.completions import backend_names
+from delegate.cli.operators import Catalogue, OperatorFacts, dtype_text
 from delegate.errors import DelegateError
-from delegate.operators import Catalogue, OperatorFacts, dtype_text
 from delegate.plugins import one_line
 from delegate.registry import Registry
 

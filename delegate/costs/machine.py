@@ -85,7 +85,7 @@ def _measure(place: str, key: str) -> Result:
     `key` tells versions of its libraries apart.
     """
     try:
-        process = Process("delegate.calibration:questions", is_quiet=True)
+        process = Process("delegate.costs.calibration:questions", is_quiet=True)
     except OSError as error:
         return f"no process can be started: {error}"
     try:

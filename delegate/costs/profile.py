@@ -1,6 +1,6 @@
 """The profile of a machine: the seconds that each backend, and the portable kernels, take for kinds of operators.
 
-`delegate.calibration` measures it. Plain data, without torch.
+`delegate.costs.calibration` measures it. Plain data, without torch.
 """
 
 from __future__ import annotations

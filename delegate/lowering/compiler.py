@@ -27,7 +27,6 @@ from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
 from delegate.listeners import stage
 from delegate.lowering.decompositions import decompose, repeat_rounds
-from delegate.option_rules import Rules
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import (
     LoweredDelegate,
@@ -45,6 +44,7 @@ from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.partitioner.search import Search
 from delegate.program.model import DelegateSpec, Program
 from delegate.report import Report
+from delegate.runtime.option_rules import Rules
 from delegate.selection import Selection
 from delegate.verdict import Reason, Verdict, no
 

@@ -12,11 +12,11 @@ from torch.fx import Node
 
 from delegate.common.field_checks import fault, require_format
 from delegate.common.files import read_text, write_text
+from delegate.common.json_types import Entries, Fields, Items, Nullable, text_type
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
 from delegate.edge.program import DecompositionRound, EdgeProgram
 from delegate.errors import PartitionError
-from delegate.json_types import Entries, Fields, Items, Nullable, text_type
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.support_query import Check

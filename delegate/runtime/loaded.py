@@ -16,7 +16,6 @@ import numpy as np
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
 from delegate.kernels.selection import kernels_of
 from delegate.listeners import emit, is_heard
-from delegate.option_rules import Alternative, OptionRule, rules_of_json
 from delegate.plugins import in_known_spelling
 from delegate.program import file
 from delegate.program.model import Constant, Program, State
@@ -29,6 +28,7 @@ from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
 from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import FORKED, PROGRAMS, closed_error, forked_error, leak
+from delegate.runtime.option_rules import Alternative, OptionRule, rules_of_json
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import zeros

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from delegate.backends.deviations import Deviation, Handling, deviation_notes, deviations_of
+from delegate.cli.operators import Catalogue
 from delegate.edge.operators import functional_operators
-from delegate.operators import Catalogue
 from delegate.registry import Registry
 from delegate.verdict import Reason
 

@@ -25,7 +25,7 @@ START = {
 RUN = START | {
     "delegate.runtime.array_files", "delegate.cli.arrays", "delegate.cli.completions", "delegate.cli.options",
     "delegate.cli.run", "delegate.common.field_checks", "delegate.common.files", "delegate.report.measured",
-    "delegate.option_rules",
+    "delegate.runtime.option_rules",
     "delegate.registry", "delegate.report", "delegate.report.rows", "delegate.common.user_warnings", "delegate.verdict",
 }  # fmt: skip
 RUNTIME = {"delegate.kernels", "delegate.memory", "delegate.program", "delegate.runtime"}  # packages that run programs

@@ -14,8 +14,8 @@ import delegate
 from delegate.backends import aot
 from delegate.cli.app import app
 from delegate.errors import ConfigError, ProgramError
-from delegate.option_rules import Alternative, OptionRule, rules_of_json, rules_to_json
 from delegate.program.file import serialize
+from delegate.runtime.option_rules import Alternative, OptionRule, rules_of_json, rules_to_json
 from tests.support.faulty import MODULE, Runtime, registry  # noqa: F401 - a fixture among them
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.common.field_checks import fault
+from delegate.common.json_types import FLAG, Fields, Items, Nullable, integer_type, text_type
 from delegate.errors import InputError, ProgramError
-from delegate.json_types import FLAG, Fields, Items, Nullable, integer_type, text_type
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref
 from delegate.runtime.context import Context
