@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 
 from delegate.edge.node import torch_dtype
+from delegate.edge.torch_private import pytree
 from delegate.errors import InputError
 from delegate.kernels.libraries import KernelRequest
 from delegate.listeners import Listener

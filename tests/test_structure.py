@@ -89,6 +89,68 @@ def test_wrong_imports_are_found(name, line, is_wrong):
     assert bool(wrong_imports({name: line}, known)) == is_wrong
 
 
+PRIVATE = Path("edge/torch_private.py")  # where the reason of each private name of torch stands
+PUBLIC = {"_asdict", "_fields", "_exit", "_getframe"}  # of Python, whose underscores have other reasons
+VENDORS = {"_interpreter"}  # LiteRT's
+
+
+def private_names_of_torch(source: str, own: set[str]) -> list[str]:
+    """Return the private names of torch that a module imports or reads.
+
+    Args:
+        source: the module's source.
+        own: names that modules of this project define. Another private attribute of an object is taken for torch's.
+    """
+    names = [n for n in _imported(source) if n.startswith("torch.") and re.search(r"\._(?!_)", n)]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Attribute) or not re.match("_(?!_)", node.attr):
+            continue
+        text = ast.unparse(node)
+        if re.match(r"(self|cls|_?aten|torch\.ops\.\w+)\._\w+$", text):
+            continue
+        if text.startswith("torch.") or node.attr not in own | PUBLIC | VENDORS:
+            names.append(text)
+    return names
+
+
+def _defined(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def test_private_names_of_torch_are_in_one_module():
+    """`kernels/aten` runs programs, so it may not import `edge`; it has its own."""
+    files = [f for f in PRODUCT.rglob("*.py") if not f.is_relative_to(PRODUCT / "kernels" / "aten")]
+    sources = {f.relative_to(PRODUCT): f.read_text("utf-8") for f in files}
+    own = {name for path, source in sources.items() if path != PRIVATE for name in _defined(source)}
+    assert private_names_of_torch(sources.pop(PRIVATE), own)
+    wrong = {str(path): names for path, source in sources.items() if (names := private_names_of_torch(source, own))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("from torch._ops import OpOverload", "torch._ops"),
+        ("from torch.fx._symbolic_trace import _Patcher", "torch.fx._symbolic_trace"),
+        ("import torch.utils._pytree as pytree", "torch.utils._pytree"),
+        ("torch._C.DispatchKey", "torch._C"),
+        ("target._schema.arguments", "target._schema"),
+        ("torch.ops.aten._int_mm.default", None),
+        ("from torch.fx import Graph", None),
+        ("self._schema", None),
+        ("own._known", None),
+    ],
+)
+def test_private_names_of_torch_are_found(line, name):
+    assert private_names_of_torch(line, {"_known"})[:1] == ([] if name is None else [name])
+
+
 def test_folders_of_tests_mirror_the_packages():
     packages = {file.parent.name for file in PRODUCT.glob("*/__init__.py")}
     folders = {file.parent.name for file in (ROOT / "tests").glob("*/*.py")}

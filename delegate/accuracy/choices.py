@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from delegate.edge.torch_private import OpOverload, schema_of
+
 Pair = tuple[Tensor, Tensor]  # of a result and torch's, in a form that all right answers share
 Results = Mapping[int, Tensor]  # by number; some results are unknown if nothing reads them
 Compare = Callable[[Mapping[str, Any], Results, Results], Iterator[Pair]]
@@ -25,11 +27,11 @@ def compare_of(target: Any, args: Mapping[str, Any]) -> Compare | None:
         target: the operator.
         args: its arguments by name, or the nodes that compute them.
     """
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return None
     if torch.Tag.nondeterministic_seeded in target.tags:
         return _anything
-    namespace, _, name = str(target._schema.name).partition("::")
+    namespace, _, name = str(schema_of(target).name).partition("::")
     if namespace != "aten" or args.get("stable"):
         return None
     return _COMPARISONS.get(name)

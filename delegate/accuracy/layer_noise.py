@@ -15,6 +15,7 @@ from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
 from delegate.edge.node import base_name, decodes, edge_names, float_node, module_path, op_name, overload, tensors
+from delegate.edge.torch_private import schema_of
 from delegate.report.rows import Accuracy, LayerAccuracy
 
 _MOST = 64  # layers whose effect on the results is measured: the least accurate by themselves
@@ -215,7 +216,7 @@ def _can_stay(node: Node, operators: Set[str]) -> bool:
 
 def _is_view(node: Node) -> bool:
     operator = overload(node)
-    return operator is not None and any(result.alias_info is not None for result in operator._schema.returns)
+    return operator is not None and any(result.alias_info is not None for result in schema_of(operator).returns)
 
 
 @dataclass(frozen=True, slots=True)

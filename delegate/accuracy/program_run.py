@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import is_quantized, precision_of
@@ -25,6 +24,7 @@ from delegate.accuracy.samples import Sample
 from delegate.compiled import TensorContext
 from delegate.edge.node import shape_text
 from delegate.edge.states import buffers_of_states
+from delegate.edge.torch_private import pytree
 from delegate.errors import AccuracyError, InputError
 from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram

@@ -23,6 +23,7 @@ from delegate.accuracy.reference import EagerRegion, tensors
 from delegate.backends.aot import Region
 from delegate.compiled import to_tensor
 from delegate.edge.node import dtype_of, tensor, torch_dtype
+from delegate.edge.torch_private import schema_of
 from delegate.errors import DelegateError
 from delegate.partitioner.extraction import LoweredDelegate
 from delegate.program.dtypes import DType
@@ -356,7 +357,7 @@ def _run_operator(operator: Any, arguments: Sequence[Any]) -> Tensors | None:
     """Return the results of torch's operator; None if torch has none, or draws random numbers."""
     if operator is None or torch.Tag.nondeterministic_seeded in operator.tags:
         return None
-    schema = operator._schema.arguments
+    schema = schema_of(operator).arguments
     try:
         with torch.no_grad():
             positional = [v for a, v in zip(schema, arguments, strict=True) if not a.kwarg_only]
@@ -369,7 +370,7 @@ def _run_operator(operator: Any, arguments: Sequence[Any]) -> Tensors | None:
 
 def _forms(operator: Any, arguments: Sequence[Any], actual: Tensors, expected: Tensors) -> Forms:
     """Return the results of a kernel and torch's in forms that all right answers share."""
-    named = dict(zip((a.name for a in operator._schema.arguments), arguments, strict=True))
+    named = dict(zip((a.name for a in schema_of(operator).arguments), arguments, strict=True))
     compare = compare_of(operator, named)
     if compare is None:
         return actual, expected

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
-from torch.export._tree_utils import reorder_kwargs
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
@@ -19,6 +17,7 @@ from delegate.backends.exported import plain_graph
 from delegate.edge.graphs import call, is_random
 from delegate.edge.node import arguments, draws, writes_in_place
 from delegate.edge.program import EdgeProgram
+from delegate.edge.torch_private import pytree, reorder_kwargs
 from delegate.errors import AccuracyError
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.plugins import one_line

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.edge.program import META_VALUE
 from delegate.edge.signature import read_signature
+from delegate.edge.torch_private import pytree
 from delegate.errors import InputError, did_you_mean
 from delegate.report.rows import InputOrigin
 from delegate.runtime.backend import Array

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils._sympy.symbol import SymT, symbol_is_type
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from delegate.backends.aot import Backend, RegionFailed, RegionRefused
 from delegate.backends.region import Region, one_node_region
@@ -51,7 +51,7 @@ class AskingBackend(Backend):
         """
         region = one_node_region(node)
         unknown = _symbols(region.outputs) - _symbols(region.inputs)
-        if any(symbol_is_type(s, SymT.UNBACKED_INT) for s in unknown):
+        if any(free_unbacked_symbols(s) for s in unknown):
             return no(Reason.DYNAMIC_SHAPE, "the sizes of its results depend on data")
         if not all(isinstance(n.meta.get("val"), torch.Tensor) for n in region.outputs):
             return no(Reason.OPERATOR, "it returns no tensor that is used")

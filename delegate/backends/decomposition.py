@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.build import is_pure
@@ -25,6 +24,7 @@ from delegate.edge.node import (
 )
 from delegate.edge.passes.pipeline import REGION_PASSES, TRIAL_PASSES, optimize
 from delegate.edge.program import META_VALUE, EdgeInput, EdgeProgram
+from delegate.edge.torch_private import OpOverload
 
 
 def is_compound(node: Node) -> bool:

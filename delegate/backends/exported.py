@@ -9,7 +9,6 @@ from typing import Any
 
 import sympy
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -22,14 +21,13 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.node import map_aggregate
-from torch.utils._sympy import functions as F
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from delegate.backends.aot import Region, RegionRefused
 from delegate.edge.graphs import extracted
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import PythonReferenceAnalysis, pytree, sympy_interp
+from delegate.edge.torch_private import sympy_functions as F
 
 _OPERATORS: Mapping[Any, Callable[..., Any]] = {
     sympy.Add: operator.add,

@@ -10,13 +10,13 @@ from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from delegate.backends.aot import Backend, Claim
 from delegate.edge.build import leaves
 from delegate.edge.node import SYMBOLIC, arguments, op_name, overload, results_used, tensors
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import OpOverload, schema_of
 from delegate.verdict import YES, Reason, Verdict, no
 
 How = TypeVar("How")
@@ -266,7 +266,7 @@ def known_numbers(node: Node) -> Verdict:
 @cache
 def _sizes(target: OpOverload[..., Any]) -> Set[str]:
     """Return the arguments that are sizes by the operator's schema, since other integers accept no symbolic number."""
-    return frozenset(a.name for a in target._schema.arguments if "int" in str(a.real_type))
+    return frozenset(a.name for a in schema_of(target).arguments if "int" in str(a.real_type))
 
 
 def _value(argument: Any) -> Any:

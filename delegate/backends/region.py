@@ -13,15 +13,15 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from delegate.edge.graphs import extracted
 from delegate.edge.keys import NotCacheable, digests_of, known_of_sizes
 from delegate.edge.node import SYMBOLIC, is_constant, symbolic_numbers, tensors
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import ShapeEnvGuardError, ValueRanges, bound_sympy
 
 # Raised by a comparison of a dynamic size, or of one that depends on data, in a check or a compile.
-SIZE_DECIDED = (symbolic_shapes._ShapeEnvGuardError, symbolic_shapes.GuardOnDataDependentSymNode)
+SIZE_DECIDED = (ShapeEnvGuardError, symbolic_shapes.GuardOnDataDependentSymNode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
-from torch._ops import OpOverload
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
@@ -26,6 +24,7 @@ from delegate.backends.lowering import Lowering, Pattern, TableBackend, of_dtype
 from delegate.backends.region import SIZE_DECIDED
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import arguments, dtype_of, op_name, size, tensor, tensors
+from delegate.edge.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND, OpOverload, elementwise_dtypes
 from delegate.errors import DelegateError
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType

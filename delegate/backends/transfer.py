@@ -17,12 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._mode_utils import no_dispatch
 
 import delegate.edge.operators  # noqa: F401  registers quantized_decomposed, and operators of ours
 from delegate import errors
@@ -30,6 +27,14 @@ from delegate.backends.aot import Claim, PreprocessResult, RegionFailed, RegionG
 from delegate.backends.region import ClaimedPattern, Region
 from delegate.common.field_checks import count, flag, items, mapping, text, texts
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    no_dispatch,
+    schema_of,
+)
 from delegate.errors import DelegateError
 from delegate.verdict import Reason, Verdict
 
@@ -200,8 +205,8 @@ def _plain(value: Any) -> Any:
 
 
 def _reduce_overload(op: OpOverload) -> Any:
-    name = op._schema.name.rpartition("::")[2]
-    return _overload, (op.namespace, name, op._overloadname, str(op._schema))
+    name = schema_of(op).name.rpartition("::")[2]
+    return _overload, (op.namespace, name, schema_of(op).overload_name or "default", str(schema_of(op)))
 
 
 def _overload(namespace: str, name: str, overload: str, schema: str) -> Any:

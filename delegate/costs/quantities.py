@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
 from delegate.costs.kinds import (
@@ -31,6 +30,7 @@ from delegate.costs.kinds import (
 )
 from delegate.costs.work import multiply_adds
 from delegate.edge.node import arguments, is_compute, is_constant, op_name, size, tensor, tensors
+from delegate.edge.torch_private import HigherOrderOperator
 
 _WORD = 4  # bytes of the numbers whose operations a rate counts; those of float64 take twice the time
 _CACHE = 2**20  # bytes of a cache that is fast; only what a node moves beyond them costs by bytes

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
 from delegate.edge.node import arguments, elements, nbytes, op_name, size, tensor, tensors
+from delegate.edge.torch_private import HigherOrderOperator
 
 _VIEW_OPERATORS = frozenset(
     f"aten.{name}"

@@ -10,11 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
-from torch.utils._python_dispatch import _disable_current_modes
 
 from delegate.common.user_warnings import warn_user
 from delegate.compile import to_backend
@@ -27,6 +23,14 @@ from delegate.edge.decompose import keeping_composites
 from delegate.edge.effects import WITHOUT_TOKENS
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import SYMBOLIC
+from delegate.edge.torch_private import (
+    SET_GRAD_ENABLED,
+    FakeTensor,
+    TracingContext,
+    aot_autograd,
+    disable_current_modes,
+    tracing,
+)
 from delegate.edge.verifier import is_without_formula
 from delegate.errors import ConfigError, DialectError, ExportError, LoweringError, did_you_mean
 from delegate.kernels.libraries import KernelRequest
@@ -176,7 +180,7 @@ def _differentiates(module: GraphModule, inputs: Sequence[Any]) -> bool:
     calls = [node for body in graph_modules(module) for node in body.graph.nodes if node.op == "call_function"]
     if any(getattr(node.target, "__name__", "") in _DERIVATIVES for node in calls):
         return True
-    enabled = torch.is_grad_enabled() or any(n.target is torch._C._set_grad_enabled and n.args[0] for n in calls)
+    enabled = torch.is_grad_enabled() or any(n.target is SET_GRAD_ENABLED and n.args[0] for n in calls)
     return enabled and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
 
 
@@ -211,7 +215,7 @@ def _lower_graph(
     computed = [r for r in results if isinstance(r, Node)]
 
     def lower(frozen: Mapping[int, torch.Tensor]) -> Run:
-        with tracing(None), _disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
+        with tracing(None), disable_current_modes(), torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "method forward was exported in training mode")  # intended here
             options = {"config": settings.config, "kernels": _kernels(settings), "cache": settings.cache}
             samples = [_sample(value) for number, value in enumerate(inputs) if number not in frozen]

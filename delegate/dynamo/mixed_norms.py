@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+
+from delegate.edge.torch_private import OpOverload
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -10,11 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
-from torch._export.verifier import SpecViolationError
-from torch._guards import tracing
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -29,10 +24,19 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
-from torch.utils._python_dispatch import _disable_current_modes
 
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import (
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    SpecViolationError,
+    disable_current_modes,
+    drop_guards,
+    pytree,
+    tracing,
+)
 from delegate.edge.verifier import AUTOGRAD_SAFE
 from delegate.errors import ExportError
 from delegate.plugins import one_line
@@ -89,7 +93,7 @@ def to_exported_program(
     except SpecViolationError as error:  # e.g. of checkpoints that save the state of random numbers
         remedy = "let torch run it, or change the model"
         raise ExportError(f"the graph is not a valid exported program: {one_line(error)}", remedy=remedy) from error
-    program._guards_code = []  # torch's compiler checks its own guards before every call
+    drop_guards(program)  # torch's compiler checks its own guards before every call
     return program
 
 
@@ -154,7 +158,7 @@ def autograd_safe(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
     """Trace a captured graph to ATen as autograd gets it, with composite operators and the sizes of its inputs."""
     mode = FakeTensorMode()
     fakes = [mode.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) else _number(x) for x in inputs]
-    with tracing(None), _disable_current_modes(), preserve_node_meta(), mode:
+    with tracing(None), disable_current_modes(), preserve_node_meta(), mode:
         traced = make_fx(Interpreter(module).run, pre_dispatch=True, tracing_mode="real")(*fakes)
     for node in reversed(traced.graph.nodes):
         operator = isinstance(node.target, OpOverload | HigherOrderOperator)

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
 from torch.fx import Graph, GraphModule, Node
@@ -20,6 +18,14 @@ from torch.fx.node import map_arg
 from delegate.edge.graphs import META_IDENTITY, PRESERVED_METADATA, acts
 from delegate.edge.node import META_CONSTANT, draws, introduced_symbols, is_static, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.edge.torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    enable_python_dispatcher,
+    is_zero_tensor,
+)
 
 
 def fake_mode(nodes: Iterable[Node]) -> FakeTensorMode | None:
@@ -116,8 +122,8 @@ def is_pure(node: Node) -> bool:
     of them with equal arguments have sizes of different names.
     """
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return node.op == "call_function" and not isinstance(target, torch._ops.HigherOrderOperator)
+    if not isinstance(target, OpOverload):
+        return node.op == "call_function" and not isinstance(target, HigherOrderOperator)
     if acts(target) or draws(node):
         return False
     if torch.Tag.data_dependent_output in target.tags:
@@ -136,7 +142,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def raw_bytes(value: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the row-major bytes of a tensor in any dtype, without a copy if its memory is row-major."""
-    if value._is_zerotensor():  # torch's zeros without memory, which gradients may be
+    if is_zero_tensor(value):
         value = torch.zeros_like(value)
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if not value.numel():

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 
 from delegate.edge.node import META_CONSTANT
 from delegate.edge.program import EdgeProgram
+from delegate.edge.torch_private import HigherOrderOperator
 from delegate.program.model import Structure
 
 
@@ -64,7 +64,7 @@ def is_control_flow(target: Any) -> bool:
 
 
 def _name(target: Any) -> str:
-    return str(target._name)
+    return str(target.name())
 
 
 def _cond(predicate: Any, true_graph: Node, false_graph: Node, operands: Any = ()) -> ControlFlow:

@@ -17,13 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.ao.quantization.fx._decomposed  # whose import registers the operators of quantized_decomposed
 from torch import Tensor
-from torch._dispatch.python import enable_python_dispatcher
-from torch._export.utils import _special_op_to_preserve_cia
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
@@ -34,21 +28,30 @@ from delegate.edge.functional import HIDDEN_WRITES, functionalize
 from delegate.edge.graphs import CHECKS, graph_modules, has_effect, require_success
 from delegate.edge.node import SYMBOLIC, describe, op_name, results_used, shape_text, symbolic_numbers, writes_in_place
 from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.edge.torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    allow_guards,
+    call_composite,
+    count_composites,
+    enable_python_dispatcher,
+    is_composite,
+    override_composites,
+    preserve_composite,
+    replace_symbol,
+    schema_of,
+    without_libraries,
+)
 from delegate.edge.training import with_dropout
 from delegate.errors import LoweringError
 
 Table = Mapping[Any, Callable[..., Any]]
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-
-
-def composites_registered() -> int:
-    """Return the number of composite operators that torch and other libraries have registered."""
-    return len(torch._C._dispatch_get_registrations_for_dispatch_key(_COMPOSITE.name))
 
 
 def _torch_decompositions() -> Table:
     """Return torch's decompositions; torch takes long to collect composite operators, so they are cached."""
-    return _read_torch_decompositions(composites_registered())
+    return _read_torch_decompositions(count_composites())
 
 
 @functools.lru_cache(1)
@@ -100,7 +103,7 @@ class Decomposer:
         """Return true if an operator is neither core ATen nor preserved."""
         if str(target) in self.preserve_ops:
             return False
-        return target in self.table or target.has_kernel_for_dispatch_key(_COMPOSITE)
+        return target in self.table or is_composite(target)
 
     def accepts(self, body: Graph) -> bool:
         """Return true if this decomposition may replace its node."""
@@ -117,7 +120,7 @@ class Decomposer:
             @functools.cache  # once for all nodes, and only if one is traced: it takes as long as a trace
             def preserve() -> None:
                 composites = _preserved_composites(self.preserve_ops)
-                stack.enter_context(_override_composite_implicit_decomp(composites))
+                stack.enter_context(override_composites(composites))
 
             return [self._expand(node, preserve) for node in nodes]
 
@@ -182,12 +185,8 @@ def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
     if known is None:
         yield
         return
-    strict, known._error_on_new_guards = known._error_on_new_guards, False
-    try:
-        with known.suppress_guards():
-            yield
-    finally:
-        known._error_on_new_guards = strict
+    with allow_guards(known), known.suppress_guards():
+        yield
 
 
 class _Call:
@@ -228,23 +227,7 @@ class ProcessSwitch:
                 self._stack.close()
 
 
-@contextlib.contextmanager
-def _no_libraries() -> Iterator[None]:
-    """Let torch choose neither MKL-DNN nor NNPACK for an operator.
-
-    With MKL-DNN, composites such as lstm call its own operators. For both, a convolution compares a batch size with 16.
-    """
-    mkldnn, nnpack = torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    torch._C._set_nnpack_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(mkldnn)
-        torch._C._set_nnpack_enabled(nnpack)
-
-
-WITHOUT_LIBRARIES = ProcessSwitch(_no_libraries)
+WITHOUT_LIBRARIES = ProcessSwitch(without_libraries)
 
 
 def _own(value: Any) -> Any:
@@ -256,20 +239,20 @@ def _own(value: Any) -> Any:
 def _preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """Return the preserved composite operators, which torch would otherwise expand inside of others."""
     ops = (op for op in _torch_decompositions() if str(op) in preserve_ops)
-    return {op: _preserve(op) for op in ops if op.has_kernel_for_dispatch_key(_COMPOSITE)}
+    return {op: _preserve(op) for op in ops if is_composite(op)}
 
 
 def _preserve(op: OpOverload[..., Any]) -> Callable[..., Any]:
     """Return the kernel that preserves a composite, except if it writes to running statistics without declaring it."""
     flag = HIDDEN_WRITES.get(str(op))
     if flag is None:
-        preserve: Callable[..., Any] = _special_op_to_preserve_cia
+        preserve: Callable[..., Any] = preserve_composite
         return preserve
 
     def preserve_unless_it_writes(*args: Any, **kwargs: Any) -> Any:
-        named = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs
+        named = dict(zip((a.name for a in schema_of(op).arguments), args, strict=False)) | kwargs
         if named[flag] and named["running_mean"] is not None:
-            return op._op_dk(_COMPOSITE, *args, **kwargs)
+            return call_composite(op, *args, **kwargs)
         return NotImplemented
 
     return preserve_unless_it_writes
@@ -277,9 +260,7 @@ def _preserve(op: OpOverload[..., Any]) -> Callable[..., Any]:
 
 def keeping_composites() -> contextlib.AbstractContextManager[None]:
     """Return a context in which tracing preserves composite operators without side effects, as `torch.export` does."""
-    context: contextlib.AbstractContextManager[None] = _override_composite_implicit_decomp(
-        _preserved_composites(_all_operators())
-    )
+    context: contextlib.AbstractContextManager[None] = override_composites(_preserved_composites(_all_operators()))
     return context
 
 
@@ -392,7 +373,7 @@ def _rename_symbols(node: Node, results: Any) -> None:
     for before, after in zip(symbolic_numbers(old), symbolic_numbers(new), strict=False):
         fresh, former = (list(n.node.expr.free_symbols) for n in (after, before))
         if len(fresh) == len(former) == 1 and free_unbacked_symbols(after) and fresh != former:
-            after.node.shape_env._set_replacement(fresh[0], former[0], "traced again by delegate")
+            replace_symbol(after.node.shape_env, fresh[0], former[0])
 
 
 def _replace_uses(node: Node, results: Any) -> None:

@@ -13,18 +13,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._higher_order_ops import effects
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import Graph, Node
-from torch.fx.experimental import proxy_tensor
 
 from delegate.edge.build import inherited
 from delegate.edge.decompose import ProcessSwitch, Table
 from delegate.edge.graphs import CHECKS, graph_modules
 from delegate.edge.node import describe
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import (
+    HigherOrderOperator,
+    OpOverload,
+    effect_of,
+    effects,
+    forget_export_constants,
+    schema_of,
+)
 from delegate.errors import ExportError
 
 _FROM_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated pytree specs
@@ -48,9 +53,9 @@ def refuse_effects(ep: ExportedProgram) -> None:
 
 
 def _only_has_effect(target: Any) -> bool:
-    if not isinstance(target, OpOverload | HigherOrderOperator) or effects._get_effect(target) is None:
+    if not isinstance(target, OpOverload | HigherOrderOperator) or effect_of(target) is None:
         return False
-    return not isinstance(target, OpOverload) or (not target._schema.returns and str(target) not in CHECKS)
+    return not isinstance(target, OpOverload) or (not schema_of(target).returns and str(target) not in CHECKS)
 
 
 def remove_tokens(graph: Graph, signature: ExportGraphSignature) -> None:
@@ -70,7 +75,7 @@ def _call_plainly(node: Node) -> None:
     graph, (token, target, *args) = node.graph, node.args
     assert isinstance(target, OpOverload)
     results = node.meta[META_VALUE][1:]
-    is_single = len(target._schema.returns) == 1
+    is_single = len(schema_of(target).returns) == 1
     with graph.inserting_before(node):
         plain = graph.call_function(target, tuple(args), node.kwargs)
     plain.meta = {**inherited(node), META_VALUE: results[0] if is_single else results}
@@ -90,7 +95,7 @@ def run_decompositions(ep: ExportedProgram, table: Table) -> ExportedProgram:
     with WITHOUT_TOKENS, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_FROM_TORCH_ITSELF, category=FutureWarning)
         decomposed: ExportedProgram = ep.run_decompositions(dict(table))
-    proxy_tensor._FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT.clear()  # it keeps the constants until the next export
+    forget_export_constants()
     return decomposed
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
@@ -27,6 +26,7 @@ from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import Signature, read_signature, warn_of_merged_inputs
 from delegate.edge.strides import with_row_major_strides
 from delegate.edge.subclasses import with_plain_tensors
+from delegate.edge.torch_private import FakeTensor, first_auto_functionalized, guards_code, rename_uniquely
 from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
 from delegate.edge.writes import refuse_written_parameters, with_buffers, writers
@@ -61,7 +61,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     decomposer = Decomposer(frozenset(preserve_ops))
     warn_of_training(ep.graph, name)
     warn_of_merged_inputs(ep, name)
-    guards = ep._guards_code  # torch would write others for the programs below
+    guards = guards_code(ep)  # torch would write others for the programs below
     ep = with_row_major_strides(with_plain_tensors(ep))
     written = writers(ep)
     refuse_written_parameters(ep, written)
@@ -199,7 +199,7 @@ def _with_lasting_names(module: GraphModule, signature: Signature, names: Sequen
     lasting: dict[str, str] = {}
     for name, node in zip(names, module.graph.find_nodes(op="placeholder"), strict=True):
         if hasattr(builtins, node.name):
-            node.name = module.graph._graph_namespace.create_name(node.name, None)
+            rename_uniquely(node)
         lasting[name] = node.name
     inputs = tuple(replace(i, node=lasting[i.node]) for i in signature.inputs)
     return replace(signature, inputs=inputs, written=tuple(lasting[name] for name in signature.written))
@@ -228,8 +228,7 @@ def _slow_path(ep: ExportedProgram, decomposer: Decomposer, name: str) -> _Conve
     sizes = _sizes(ep)
     updating = {op_name(n) for part in graph_modules(ep.graph_module) for n in part.graph.nodes if hidden_writes(n)}
     try:
-        # The second form of auto_functionalized hides the written arguments behind numbers of bases.
-        with torch._export.config.patch(enable_auto_functionalized_v2_for_export=False):
+        with first_auto_functionalized():
             core = run_decompositions(with_buffers(ep), core_decompositions(decomposer.preserve_ops - updating))
     except Exception as error:
         raise ExportError(

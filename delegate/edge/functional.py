@@ -14,8 +14,6 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch._higher_order_ops.auto_functionalize import auto_functionalized, can_auto_functionalize
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -23,6 +21,14 @@ from delegate.edge.build import fake_result, make_like
 from delegate.edge.graphs import PRESERVED_METADATA
 from delegate.edge.node import arguments, op_name, tensors, writes_in_place
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import (
+    OpOverload,
+    auto_functionalized,
+    can_auto_functionalize,
+    is_composite,
+    schema_of,
+    storage_identity,
+)
 
 aten = torch.ops.aten
 
@@ -178,7 +184,7 @@ def functionalize(graph: Graph) -> dict[Node, Node]:
 
 def _written(op: OpOverload) -> list[str]:
     """Return the names of the arguments that the operator writes to."""
-    return [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return [a.name for a in schema_of(op).arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def pure_form(op: OpOverload) -> OpOverload | None:
@@ -188,7 +194,7 @@ def pure_form(op: OpOverload) -> OpOverload | None:
     other names: pow_.Scalar is pow.Tensor_Scalar. Return None if the operator does not exist. Return None, too, if the
     operator changes the shape or the strides of its argument, not its elements.
     """
-    namespace, name = op._schema.name.split("::")
+    namespace, name = schema_of(op).name.split("::")
     if torch.Tag.inplace_view in op.tags:
         return None
     plain = name.replace("__i", "__") if name.startswith("__i") else name.removesuffix("_")
@@ -196,18 +202,18 @@ def pure_form(op: OpOverload) -> OpOverload | None:
     if plain == name or packet is None:
         return None
     overloads = [getattr(packet, o) for o in packet.overloads()]
-    pure = [o for o in overloads if not o._schema.is_mutable]
+    pure = [o for o in overloads if not schema_of(o).is_mutable]
     own = _arguments(op)
     alike = [o for o in pure if sorted(_arguments(o)) == sorted(own)]
     return next(iter([*alike, *(o for o in pure if [t for _, t in _arguments(o)] == [t for _, t in own])]), None)
 
 
 def _arguments(op: OpOverload) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in op._schema.arguments]
+    return [(a.name, str(a.type)) for a in schema_of(op).arguments]
 
 
 def _names(op: OpOverload) -> list[str]:
-    return [a.name for a in op._schema.arguments]
+    return [a.name for a in schema_of(op).arguments]
 
 
 def _is_builtin(node: Node) -> bool:
@@ -276,7 +282,7 @@ class _Functionalizer:
         """Call a custom operator through torch's `auto_functionalized`, which also returns the new values."""
         target = node.target
         assert isinstance(target, OpOverload)
-        args, returns = arguments(node), len(target._schema.returns)
+        args, returns = arguments(node), len(schema_of(target).returns)
         written = [args[name] for name in _written(target)]
         if not can_auto_functionalize(target) or not all(isinstance(goal, Node) for goal in written):
             raise NotSimple(f"{target} returns what it writes to, or writes to lists or to nothing")
@@ -295,7 +301,7 @@ class _Functionalizer:
         overload = pure_form(target)
         if overload is None:
             raise NotSimple(f"{target} has no pure form")
-        named = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
+        named = dict(zip((a.name for a in schema_of(target).arguments), args, strict=False)) | kwargs
         if set(_names(overload)) != set(_names(target)):  # dropout_ calls `self` what dropout calls `input`
             others = dict(zip(_names(target), _names(overload), strict=True))
             named = {others[name]: value for name, value in named.items()}
@@ -321,7 +327,7 @@ class _Functionalizer:
     def _called(self, like: Node, target: OpOverload, named: dict[str, Any]) -> Node:
         """Call an operator with arguments by name; like torch's export, pass the leading ones by position."""
         args: list[Any] = []
-        for argument in target._schema.arguments:
+        for argument in schema_of(target).arguments:
             if argument.kwarg_only or argument.name not in named:
                 break
             args.append(named.pop(argument.name))
@@ -354,12 +360,12 @@ def _may_share(node: Node) -> list[Node]:
     target = node.target
     if not isinstance(target, OpOverload) or _is_composite(target):
         return node.all_input_nodes
-    aliased = [arguments(node)[a.name] for a in target._schema.arguments if a.alias_info is not None]
+    aliased = [arguments(node)[a.name] for a in schema_of(target).arguments if a.alias_info is not None]
     return [argument for argument in aliased if isinstance(argument, Node)]
 
 
 def _is_composite(target: OpOverload) -> bool:
-    return target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    return is_composite(target)
 
 
 def viewed(node: Node) -> Node | None:
@@ -374,7 +380,7 @@ def viewed(node: Node) -> Node | None:
         return first  # its Python implementation, which computes fake results, copies
     if _is_composite(target):
         return _shares_memory(node)  # reshape, contiguous, dropout ... return a view or a copy, depending on strides
-    return first if target._schema.arguments[0].alias_info is not None else None
+    return first if schema_of(target).arguments[0].alias_info is not None else None
 
 
 def memory_chain(node: Node) -> Iterator[Node]:
@@ -395,9 +401,9 @@ def memory_chain(node: Node) -> Iterator[Node]:
 def _shares_memory(node: Node) -> Node | None:
     result = fake_result(node)
     results = result if isinstance(result, list | tuple) else [result]
-    storages = {t.untyped_storage()._cdata for t in results if isinstance(t, torch.Tensor)}
+    storages = {storage_identity(t) for t in results if isinstance(t, torch.Tensor)}
     for source in node.all_input_nodes:
-        if any(t.untyped_storage()._cdata in storages for t in tensors(source)):
+        if any(storage_identity(t) in storages for t in tensors(source)):
             if source is not node.args[0]:
                 raise NotSimple(f"{node.name} returns a view of an argument after the first")
             return source

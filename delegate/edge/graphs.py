@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._higher_order_ops.effects import _get_effect
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
 
@@ -30,6 +28,7 @@ from delegate.edge.node import (
     tensors,
 )
 from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.edge.torch_private import OpOverload, effect_of, schema_of
 
 aten = torch.ops.aten
 # Operators that check what the runtime or a kernel checks itself: types, ranges of symbols, factorizations (see
@@ -117,7 +116,7 @@ def has_effect(node: Node) -> bool:
 
 def acts(target: OpOverload) -> bool:
     """Return true if an operator writes to its arguments, returns nothing, or has an effect that torch was told of."""
-    return bool(target._schema.is_mutable) or not target._schema.returns or _get_effect(target) is not None
+    return bool(schema_of(target).is_mutable) or not schema_of(target).returns or effect_of(target) is not None
 
 
 def drop_unused(graph: Graph) -> int:

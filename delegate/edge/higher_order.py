@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._higher_order_ops.flex_attention import math_attention
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
@@ -21,6 +20,7 @@ from delegate.edge.decompose import Decomposer
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import math_attention
 
 aten = torch.ops.aten
 

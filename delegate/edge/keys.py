@@ -10,16 +10,15 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.nn import Parameter
-from torch.utils._pytree import TreeSpec
 
 from delegate.edge.build import raw_bytes
 from delegate.edge.graphs import PRESERVED_METADATA, described
 from delegate.edge.node import SYMBOLIC, source_line
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import HigherOrderOperator, OpOverload, guards_code, higher_order_name, pytree
 from delegate.program.segments import checksums
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -127,11 +126,11 @@ def _signature(ep: ExportedProgram) -> tuple[Any, ...]:
         _tree(ep.call_spec.out_spec),
         call.forward_arg_names if call is not None else None,
         sorted((str(symbol), str(known)) for symbol, known in ep.range_constraints.items()),
-        list(ep._guards_code),
+        guards_code(ep),
     )
 
 
-def _tree(spec: TreeSpec | None) -> Any:
+def _tree(spec: pytree.TreeSpec | None) -> Any:
     if spec is None:
         return None
     kind = (spec.type.__module__, spec.type.__qualname__) if spec.type is not None else None
@@ -193,8 +192,10 @@ def _text(value: Any) -> str:
             text = str(value.node.expr)
         case OpOverload() if value.namespace in _NAMESPACES:
             text = str(value)
-        case HigherOrderOperator() if type(value).__module__.startswith("torch.") and "triton" not in value._name:
-            text = value._name
+        case HigherOrderOperator() if type(value).__module__.startswith("torch.") and "triton" not in (
+            name := higher_order_name(value)
+        ):
+            text = name
         case FunctionType() | BuiltinFunctionType() if value.__module__.partition(".")[0] in _FUNCTIONS:
             text = f"{value.__module__}.{value.__qualname__}"
         case _ if value is None or type(value) in _PLAIN:

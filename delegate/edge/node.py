@@ -10,13 +10,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._higher_order_ops.auto_functionalize import auto_functionalized
-from torch._ops import OpOverload
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from delegate.common.files import short_path
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import OpOverload, auto_functionalized, schema_of
 from delegate.program.dtypes import DType
 
 _DTYPES: dict[torch.dtype, DType] = {
@@ -69,7 +68,7 @@ def is_compute(node: Node) -> bool:
 
 def writes_in_place(node: Node) -> bool:
     """Return true if the node calls an operator that writes to its arguments."""
-    return isinstance(node.target, OpOverload) and bool(node.target._schema.is_mutable)
+    return isinstance(node.target, OpOverload) and bool(schema_of(node.target).is_mutable)
 
 
 def tensor(node: Node) -> torch.Tensor:
@@ -95,7 +94,7 @@ def symbolic_numbers(value: Any) -> list[Any]:
     if isinstance(value, tuple | list):
         return [n for v in value for n in symbolic_numbers(v)]
     if isinstance(value, torch.Tensor):
-        return [n for n in value.shape if isinstance(n, SYMBOLIC)] if value._has_symbolic_sizes_strides else []
+        return [n for n in value.shape if isinstance(n, SYMBOLIC)]
     return [value] if isinstance(value, SYMBOLIC) else []
 
 
@@ -161,7 +160,7 @@ def arguments(node: Node) -> dict[str, Any]:
         return dict(enumerate_names(node))
     positional = () if node.target is auto_functionalized else node.args
     result: dict[str, Any] = {}
-    for position, argument in enumerate(target._schema.arguments):
+    for position, argument in enumerate(schema_of(target).arguments):
         if position < len(positional):
             result[argument.name] = positional[position]
         elif argument.name in node.kwargs:
@@ -307,7 +306,7 @@ def base_name(node: Node) -> str:
     """Return the name of a node's operator without overload and in-place mark, e.g. "aten.relu"; "" for no operator."""
     if not isinstance(node.target, OpOverload):
         return ""
-    namespace, _, name = str(node.target._schema.name).partition("::")
+    namespace, _, name = str(schema_of(node.target).name).partition("::")
     return f"{namespace}.{name.removesuffix('_') if not name.startswith('_') else name}"
 
 

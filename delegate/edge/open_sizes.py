@@ -14,15 +14,14 @@ from typing import Any
 
 import sympy
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv, free_unbacked_symbols
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from delegate.edge.build import fake_result
 from delegate.edge.graphs import NUMBER_ASSERTION
 from delegate.edge.node import SYMBOLIC, arguments, describe, introduced_symbols, op_name, symbolic_numbers, tensor
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import HigherOrderOperator, OpOverload, ValueRanges
 
 _ASSUMED = 2  # the least size that torch never treats differently
 _NOTE = (

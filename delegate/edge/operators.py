@@ -9,16 +9,20 @@ from itertools import product
 from typing import Any
 
 import torch
-import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
-from torch._ops import OpOverload, OpOverloadPacket
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import delegate.edge.cached_attention
 import delegate.edge.low_rank  # noqa: F401 - both register an operator of ours
 from delegate.edge.decompose import WITHOUT_LIBRARIES, core_decompositions
+from delegate.edge.torch_private import (
+    FakeTensorMode,
+    OpOverload,
+    OpOverloadPacket,
+    is_composite,
+    operator_names,
+    schema_of,
+)
 
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _NATIVE = frozenset({"aten", "prims", "quantized_decomposed"})
 
 # Shapes to try an operator on: images, matrices, sequences, vectors, volumes.
@@ -57,15 +61,15 @@ def operator(name: str) -> Operator | None:
     op = _overload(name)
     if op is None:
         return None
-    arguments = op._schema.arguments
+    arguments = schema_of(op).arguments
     return Operator(
         name=str(op),
         native=op.namespace in _NATIVE,
         core=is_core(name),
-        compound=op in core_decompositions() or op.has_kernel_for_dispatch_key(_COMPOSITE),
+        compound=op in core_decompositions() or is_composite(op),
         view=any(a.alias_info is not None and not a.alias_info.is_write for a in arguments),
-        out=_relative(op, op._overloadpacket, "out"),
-        in_place=_relative(op, getattr(getattr(torch.ops, op.namespace), f"{op._opname}_", None), ""),
+        out=_relative(op, op.overloadpacket, "out"),
+        in_place=_relative(op, getattr(getattr(torch.ops, op.namespace), f"{op.overloadpacket.__name__}_", None), ""),
     )
 
 
@@ -77,11 +81,15 @@ def is_core(name: str) -> bool:
 
 def functional_operators() -> Iterator[str]:
     """Yield the names of torch's own operators that write to no argument and return tensors, in alphabetical order."""
-    for qualified in sorted(torch._C._dispatch_get_all_op_names()):
+    for qualified in operator_names():
         namespace, _, rest = qualified.partition("::")
         name = f"{namespace}.{rest}" if "." in rest else f"{namespace}.{rest}.default"
         op = _overload(name) if namespace == "aten" else None
-        if op is not None and not op._schema.is_mutable and any("Tensor" in str(r.type) for r in op._schema.returns):
+        if (
+            op is not None
+            and not schema_of(op).is_mutable
+            and any("Tensor" in str(r.type) for r in schema_of(op).returns)
+        ):
             yield name
 
 
@@ -102,9 +110,9 @@ def _overload(name: str) -> OpOverload | None:
 
 def _relative(op: OpOverload, packet: Any, kind: str) -> str:
     """Return the overload with the operator's arguments that writes to one: `out`, or the first one for kind ""."""
-    own = [(a.name, str(a.type)) for a in op._schema.arguments]
+    own = [(a.name, str(a.type)) for a in schema_of(op).arguments]
     for name in getattr(packet, "overloads", tuple)():
-        arguments = getattr(packet, name)._schema.arguments
+        arguments = schema_of(getattr(packet, name)).arguments
         written = [a for a in arguments if a.is_write]
         others = [(a.name, str(a.type)) for a in arguments if not (kind and a.is_out)]
         if written and all(a.is_out for a in written) == bool(kind) and set(others) <= set(own):
@@ -135,7 +143,7 @@ def _fake(mode: FakeTensorMode, arg: Any) -> Any:
 
 def _examples(op: OpOverload) -> Iterator[list[Any]]:
     """Yield example arguments of the operator, according to the types and names in its schema."""
-    arguments = [a for a in op._schema.arguments if not a.kwarg_only]
+    arguments = [a for a in schema_of(op).arguments if not a.kwarg_only]
     for shape, dtype in product(_SHAPES, (torch.float32, torch.bool)):
         yield [_example(a, shape, dtype) for a in arguments]
 

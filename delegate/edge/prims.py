@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from delegate.edge.build import make_like
 from delegate.edge.decompose import Decomposer, Table
 from delegate.edge.node import op_name, tensor
+from delegate.edge.torch_private import OpOverload, decomposition_table
 
 _STRIDED = "aten.as_strided.default"  # torch's references decompose views to it; strides are irrelevant here
 _ELEMENTWISE = frozenset(

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
-from torch.utils import _pytree as pytree
 
 from delegate.common.user_warnings import warn_user
 from delegate.edge.build import plain
 from delegate.edge.program import EdgeInput
+from delegate.edge.torch_private import pytree
 from delegate.errors import ExportError
 
 _REFUSED_INPUTS = {

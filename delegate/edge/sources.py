@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
-from torch._export.converter import TS2EPConverter
 from torch.export import ExportedProgram
 
 from delegate.common.files import open_to_read
 from delegate.edge.export_errors import export_refusal, without_printed_graphs
+from delegate.edge.torch_private import TS2EPConverter, export_trace, pytree
 from delegate.errors import ExportError
 from delegate.plugins import first_line
 
 _SAVED = "pass a .pt2 file that was written by torch.export.save of this version of torch"
 _REGISTER = (
-    "first import the module that registers them (torch.utils._pytree.register_pytree_node); on the command line with "
+    "first import the module that registers them (pytree.register_pytree_node); on the command line with "
     "--import MODULE[:FUNCTION]"
 )
 _CLASS = re.compile(r'\\"type\\": \\"([^"\\]+)\\", \\"context\\"')  # in a structure, which is JSON within JSON
@@ -211,7 +210,7 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
             remedy="pass a tuple of positional arguments, such as (x,) for one",
         )
     inputs = _without_repetitions(inputs)
-    with _without_torch_logs(), without_printed_graphs(torch.export._trace):
+    with _without_torch_logs(), without_printed_graphs(export_trace):
         if isinstance(module, torch.jit.ScriptModule):
             return _convert_torchscript(module, inputs, name)
         try:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Graph, Node
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from delegate.edge.build import copied_module, with_inputs
 from delegate.edge.effects import run_decompositions
+from delegate.edge.torch_private import is_traceable_wrapper_subclass
 
 UNPACK = torch.ops.export.access_subclass_inner_tensor.default
 

@@ -11,6 +11,7 @@ from torch.fx import Graph, Node
 
 from delegate.common.user_warnings import warn_user
 from delegate.edge.node import arguments, op_name
+from delegate.edge.torch_private import OpOverload
 
 _FLAGS = ("train", "training")
 _RECURRENT = {
@@ -35,7 +36,7 @@ def warn_of_training(graph: Graph, name: str) -> None:
 
 def trains(node: Node) -> bool:
     """Return true if the operator is in training mode: it drops elements at random, or uses statistics of its batch."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return False
     args = arguments(node)
     if "dropout_p" in args:

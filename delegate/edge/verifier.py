@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -20,12 +19,12 @@ from delegate.edge.graphs import ASSERTIONS, graph_modules
 from delegate.edge.node import describe, dtype_of, op_name, overload, tensors, writes_in_place
 from delegate.edge.prims import is_prim, one_dtype, one_shape
 from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.edge.torch_private import HigherOrderOperator, OpOverload, is_composite, schema_of
 from delegate.errors import DialectError
 
 _NUMBERS = frozenset(
     {"_operator", "math", "torch", "torch.fx.experimental.symbolic_shapes", "torch.utils._sympy.functions"}
 )
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Torch's messages if it has no formula: for its own operators, for custom ones in Python, for custom ones in C++.
 _NO_FORMULA = ("derivative for", "no autograd formula", "autograd kernel was not registered")
 
@@ -103,7 +102,9 @@ def _functional(node: Node) -> bool:
 
 
 def _gives_something(node: Node) -> bool:
-    return not isinstance(node.target, OpOverload) or bool(node.target._schema.returns) or op_name(node) in ASSERTIONS
+    return (
+        not isinstance(node.target, OpOverload) or bool(schema_of(node.target).returns) or op_name(node) in ASSERTIONS
+    )
 
 
 def _has_value(node: Node) -> bool:
@@ -198,7 +199,7 @@ def is_core(op: OpOverload) -> bool:
 
 def _undecomposed(op: OpOverload) -> bool:
     """Return true for core ATen, and for operators without a decomposition in torch."""
-    return is_core(op) or not op.has_kernel_for_dispatch_key(_COMPOSITE)
+    return is_core(op) or not is_composite(op)
 
 
 _DIFFERENTIABLE = DialectRule(

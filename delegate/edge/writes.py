@@ -11,6 +11,7 @@ from torch.fx import Node
 from delegate.edge.build import with_inputs
 from delegate.edge.functional import hidden_writes, memory_chain
 from delegate.edge.node import arguments, describe, overload
+from delegate.edge.torch_private import schema_of
 from delegate.errors import ExportError
 
 
@@ -50,6 +51,6 @@ def _written(node: Node) -> list[Node]:
     operator = overload(node)
     if operator is None:
         return []
-    declared = (a.name for a in operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    declared = (a.name for a in schema_of(operator).arguments if a.alias_info is not None and a.alias_info.is_write)
     values = [arguments(node)[name] for name in declared]
     return [value for value in (*values, *hidden_writes(node)) if isinstance(value, Node)]

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._higher_order_ops.auto_functionalize import auto_functionalized
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.control_flow import ControlFlow, control_flow
 from delegate.edge.graphs import ASSERTIONS
 from delegate.edge.node import ELEMENTS, SYMBOLIC, arguments, describe, op_name, read_elements, tensor, tensors
+from delegate.edge.torch_private import OpOverload, auto_functionalized, schema_of
 from delegate.emit.qdq_fusion import FusedNodes
 from delegate.emit.tables import Tables
 from delegate.errors import LoweringError
@@ -461,8 +460,8 @@ def _overloads(target: OpOverload[..., Any]) -> list[OpOverload[..., Any]]:
 
 def _tensors_of(overload: OpOverload[..., Any]) -> set[str]:
     """Return the names of the arguments that are one tensor."""
-    return {a.name for a in overload._schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]")}
+    return {a.name for a in schema_of(overload).arguments if str(a.type) in ("Tensor", "Optional[Tensor]")}
 
 
 def _same_arguments(overload: OpOverload[..., Any], named: dict[str, Any]) -> bool:
-    return [a.name for a in overload._schema.arguments] == list(named) and not overload._schema.is_mutable
+    return [a.name for a in schema_of(overload).arguments] == list(named) and not schema_of(overload).is_mutable

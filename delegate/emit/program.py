@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import torch.utils._pytree as pytree
 from torch.fx import Graph, GraphModule, Node
 
 from delegate.backends.aot import Region
@@ -18,6 +17,7 @@ from delegate.edge.decompose import compound_nodes, decompose
 from delegate.edge.graphs import drop_unused, extracted
 from delegate.edge.node import dtype_of, introduced_symbols, op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
+from delegate.edge.torch_private import pytree
 from delegate.emit.device_memory import assign_device_memory
 from delegate.emit.method import emit_method
 from delegate.emit.tables import SharedTables

@@ -8,11 +8,10 @@ from typing import Any
 
 import sympy
 import torch
-from torch._dynamo.source import ConstantSource
-from torch.utils._sympy import functions as F
-from torch.utils._sympy.value_ranges import bound_sympy
 
 from delegate.edge.node import SYMBOLIC
+from delegate.edge.torch_private import ConstantSource, bound_sympy
+from delegate.edge.torch_private import sympy_functions as F
 from delegate.errors import LoweringError
 from delegate.program.expr import Dim, Expr, Op
 from delegate.program.model import UNBOUNDED_BELOW, Symbol

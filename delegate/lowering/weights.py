@@ -9,8 +9,8 @@ from itertools import accumulate
 import numpy as np
 import torch
 from torch.export import ExportedProgram
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from delegate.edge.torch_private import is_traceable_wrapper_subclass
 from delegate.program.model import Program
 from delegate.program.segments import flat, place_of
 

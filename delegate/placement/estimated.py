@@ -9,14 +9,13 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-import torch.utils._pytree as pytree
-from torch._subclasses import FakeTensor
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify
 from delegate.costs.estimates import Estimates
 from delegate.costs.machine import BUSY, is_busy
 from delegate.costs.profile import SHIPPED, Profile, shipped
+from delegate.edge.torch_private import FakeTensor, pytree
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.lowering.compiler import Compiler

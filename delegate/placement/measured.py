@@ -11,7 +11,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify
@@ -20,6 +19,7 @@ from delegate.common.user_warnings import warn_user
 from delegate.config import PlacementSection
 from delegate.costs.profile import shipped
 from delegate.edge.keys import NotCacheable
+from delegate.edge.torch_private import pytree
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
 from delegate.placement.estimated import CostStrategy

@@ -14,6 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from delegate.accuracy.reference import copies
+from delegate.edge.torch_private import pytree
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.placement.reference_comparator import arrays_of
@@ -80,7 +81,7 @@ def _load(
     """Load programs until a time, at least two, and return for each what is called, and what resets its states."""
     calls: dict[str, tuple[_Call, _Call | None]] = {}
     for name, program in programs.items():
-        leaves = arrays_of(copies(torch.utils._pytree.tree_leaves(ep.example_inputs)))
+        leaves = arrays_of(copies(pytree.tree_leaves(ep.example_inputs)))
         try:
             loaded = stack.enter_context(LoadedProgram(program, registry, kernels, fallback="error", trust_code=True))
             run = partial(loaded.method(method).run, leaves)
@@ -134,7 +135,7 @@ def _rank(turns: Mapping[str, Sequence[float]], estimates: Mapping[str, float]) 
 
 def _eager(ep: ExportedProgram) -> _Call:
     """Return a call of the method by torch, on copies of its example inputs."""
-    args, kwargs = torch.utils._pytree.tree_map(
+    args, kwargs = pytree.tree_map(
         lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, ep.example_inputs
     )
     module = ep.module()

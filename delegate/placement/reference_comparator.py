@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from delegate.accuracy.figures import Differences
@@ -18,6 +17,7 @@ from delegate.compiled import to_array, to_tensor
 from delegate.config import PlacementSection
 from delegate.edge.program import EdgeProgram
 from delegate.edge.states import buffers_of_states
+from delegate.edge.torch_private import pytree
 from delegate.emit.method import emit_inputs
 from delegate.errors import AccuracyError, ConfigError, InputError
 from delegate.lowering.compiler import Compiler

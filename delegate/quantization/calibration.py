@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from delegate.common.interrupts import interruptible
 from delegate.edge.node import shape_text
+from delegate.edge.torch_private import pytree
 from delegate.errors import ExportError, InputError, did_you_mean
 from delegate.plugins import one_line
 from delegate.runtime.array_files import load_arrays

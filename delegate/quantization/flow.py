@@ -16,12 +16,12 @@ import torchao.utils
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.nn import Module
-from torch.utils import _pytree as pytree
 
 from delegate.common.user_warnings import warn_user
 from delegate.config.model import Quantization
 from delegate.edge.node import op_name, tensors
 from delegate.edge.passes.folding import fold_parameters, make_weights_parameters
+from delegate.edge.torch_private import pytree
 from delegate.errors import ConfigError, DelegateError, ExportError, InputError, did_you_mean
 from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, CalibrationBatches, input_names, read_calibration

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-import torch.utils._pytree as pytree
 
 import delegate
 from delegate.backends.aot import Region, RegionFailed, RegionRefused
@@ -24,6 +23,7 @@ from delegate.edge.export import to_edge
 from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
+from delegate.edge.torch_private import pytree
 from delegate.errors import BackendFailed
 from delegate.partitioner.extraction import planned_regions
 from delegate.partitioner.planning import plan

@@ -8,10 +8,11 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional as F
+
+from delegate.edge.torch_private import pytree
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,6 @@ class _Second(torch.nn.Module):
 
 def _quantize(x: Tensor) -> Tensor:
     """Round values to int8 and back, between operators on floats."""
-    import torch.ao.quantization.fx._decomposed
-
     parameters = 0.05, 3, -128, 127, torch.int8
     integers = torch.ops.quantized_decomposed.quantize_per_tensor.default(torch.relu(x), *parameters)
     result: Tensor = torch.ops.quantized_decomposed.dequantize_per_tensor.default(integers, *parameters) * 2

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
+
+from delegate.edge.torch_private import pytree
 
 _BITS = {torch.bfloat16: torch.uint16}  # NumPy has no bfloat16: the runtime returns its bits
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch.utils._pytree import tree_unflatten
 
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.layer_noise import layers_of
@@ -36,6 +35,7 @@ from delegate.devtools.debugger.search import (
 )
 from delegate.edge.control_flow import prefixes_of_bodies
 from delegate.edge.graphs import graph_modules
+from delegate.edge.torch_private import pytree
 from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.placement.strategy import Placed
 from delegate.program.model import Program
@@ -290,7 +290,7 @@ def _fit(program: Program, name: str, model: Placed, call: Sample) -> Sample:
     definition = next(method for method in program.methods if method.name == name)
     leaves = leaves_of(definition, call.args, dict(call.kwargs))
     InputChecker(definition).arrays([to_array(leaf, f"of {name}") for leaf in leaves])
-    return Sample(*tree_unflatten(leaves, model.exported[name].call_spec.in_spec))
+    return Sample(*pytree.tree_unflatten(leaves, model.exported[name].call_spec.in_spec))
 
 
 def _row(entry: RecordedInstruction) -> ErrorRow:

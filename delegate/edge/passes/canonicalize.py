@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from delegate.edge.graphs import graph_modules
@@ -16,6 +15,7 @@ from delegate.edge.node import op_name, tensor
 from delegate.edge.passes import PassResult
 from delegate.edge.passes.redundancy import same_shape
 from delegate.edge.program import EdgeProgram
+from delegate.edge.torch_private import OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -39,7 +39,7 @@ class Canonicalize:
 
 def _plain_arguments(node: Node, target: OpOverload) -> bool:
     """Make arguments positional, and remove defaults at the end; return true if an argument changed."""
-    schema = [a for a in target._schema.arguments if not a.kwarg_only]
+    schema = [a for a in schema_of(target).arguments if not a.kwarg_only]
     args, kwargs = list(node.args), dict(node.kwargs)
     for argument in schema[len(args) :]:
         if argument.name not in kwargs and not (
@@ -49,7 +49,7 @@ def _plain_arguments(node: Node, target: OpOverload) -> bool:
         args.append(kwargs.pop(argument.name, argument.default_value))
     while args and _is_default(schema[len(args) - 1], args[-1]):
         args.pop()
-    kwargs = {a.name: kwargs[a.name] for a in target._schema.arguments if a.name in kwargs}
+    kwargs = {a.name: kwargs[a.name] for a in schema_of(target).arguments if a.name in kwargs}
     if len(args) == len(node.args) and list(kwargs) == list(node.kwargs):
         return False
     node.args, node.kwargs = tuple(args), kwargs

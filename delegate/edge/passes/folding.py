@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -22,6 +21,7 @@ from delegate.edge.graphs import call
 from delegate.edge.node import arguments, draws, is_static, nbytes, op_name, tensor, tensors
 from delegate.edge.passes import PassResult
 from delegate.edge.program import EdgeProgram
+from delegate.edge.torch_private import OpOverload, OpOverloadPacket, schema_of
 
 _NAMESPACES = frozenset({"aten", "prims"})
 # The integers of a weight with fake quantization become constants. Its decoding stays, because backends match it.
@@ -253,15 +253,15 @@ def _is_pure(node: Node) -> bool:
     if node.op != "call_function":
         return False
     if isinstance(node.target, OpOverload):
-        return not (draws(node) or node.target._schema.is_mutable)
+        return not (draws(node) or schema_of(node.target).is_mutable)
     return isinstance(node.target, OpOverloadPacket) or node.target is operator.getitem
 
 
 def _written_attributes(module: GraphModule) -> Iterator[str]:
     """Yield the attributes that a node of the graph writes to, directly or through a view."""
     for node in module.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+        if isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable:
+            for argument, value in zip(schema_of(node.target).arguments, node.args, strict=False):
                 if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
                     yield str(_origin(value).target)
 
@@ -269,7 +269,7 @@ def _written_attributes(module: GraphModule) -> Iterator[str]:
 def _origin(node: Node) -> Node:
     """Return the node that a node is a view of, or the node itself."""
     while isinstance(node.target, OpOverload) and node.args and isinstance(node.args[0], Node):
-        returns = node.target._schema.returns
+        returns = schema_of(node.target).returns
         if not returns or returns[0].alias_info is None:
             break
         node = node.args[0]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch._ops import OpOverload
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx import Node
 
 from delegate.edge.build import make_like
@@ -18,6 +16,7 @@ from delegate.edge.graphs import graph_modules
 from delegate.edge.node import op_name, tensor
 from delegate.edge.passes import PassResult
 from delegate.edge.program import EdgeProgram
+from delegate.edge.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND, OpOverload, elementwise_dtypes
 
 aten = torch.ops.aten
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
 
 import delegate
 from delegate.compiled import CompiledProgram
+from delegate.edge.torch_private import pytree
 from delegate.errors import BackendFailed, DelegateError, ExecutionError
 from delegate.testing.comparison import assert_same
 from delegate.testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles

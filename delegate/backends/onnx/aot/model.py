@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -29,8 +28,8 @@ from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor, Weight
 from delegate.backends.region import SIZE_DECIDED
 from delegate.common.user_warnings import only_errors
-from delegate.edge.decompose import composites_registered
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import OpOverload, count_composites, decomposition_table, onnx_exporter_parts
 from delegate.errors import BackendUnavailable
 
 INSTALL = "pip install 'delegate[onnx]'"
@@ -160,21 +159,19 @@ def _tables_read_once() -> Iterator[None]:
     export. This takes most of the time for a small region.
     """
     try:
-        from torch.onnx._internal.exporter import _decomp
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
-
+        ONNXRegistry, _decomp = onnx_exporter_parts()  # noqa: N806 - a class
         read: Any = vars(ONNXRegistry)["from_torchlib"]
         create = _decomp.create_onnx_friendly_decomposition_table
     except (ImportError, KeyError, AttributeError):  # of another version
         yield
         return
     once = _read_once(ONNXRegistry.from_torchlib)
-    ONNXRegistry.from_torchlib = staticmethod(once)  # type: ignore[method-assign]
+    ONNXRegistry.from_torchlib = staticmethod(once)
     _decomp.create_onnx_friendly_decomposition_table = functools.partial(_decompositions, create)
     try:
         yield
     finally:
-        ONNXRegistry.from_torchlib = read  # type: ignore[method-assign]
+        ONNXRegistry.from_torchlib = read
         _decomp.create_onnx_friendly_decomposition_table = create
 
 
@@ -235,7 +232,7 @@ def _read_once(read: Callable[..., Any]) -> Callable[..., Any]:
 
 def _decompositions(create: Callable[..., Any], translated: Set[Any]) -> dict[Any, Any]:
     """Return the decompositions of operators that are not translated, out of a cached table of all decompositions."""
-    known = _all_decompositions(create, composites_registered(), len(torch._decomp.decomposition_table))
+    known = _all_decompositions(create, count_composites(), len(decomposition_table))
     return {target: how for target, how in known.items() if target not in translated}
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from delegate.backends import aot
@@ -33,6 +32,7 @@ from delegate.backends.xnnpack.runtime.interpreted import covered_operators, ope
 from delegate.backends.xnnpack.runtime.weights import assemble, extract_constants, pieces, verify_without_constants
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
+from delegate.edge.torch_private import OpOverload
 from delegate.errors import LoweringError
 from delegate.verdict import Reason, Verdict, no
 
