@@ -22,8 +22,8 @@ import torch
 import delegate
 from benchmarks import device_calls
 from benchmarks.engines import median_latency, onnx_bytes
+from delegate.devtools.listeners import Listener
 from delegate.devtools.trace import Trace
-from delegate.listeners import Listener
 from delegate.program.file import serialize
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.profile import Profile

@@ -5,6 +5,7 @@ from delegate.compile import debug as debug
 from delegate.compile import explain as explain
 from delegate.compile import to_backend as to_backend
 from delegate.compiled import CompiledProgram as CompiledProgram
+from delegate.devtools.listeners import listen as listen
 from delegate.edge.cached_attention import cached_attention as cached_attention
 from delegate.edge.sources import export as export
 from delegate.errors import AccuracyError as AccuracyError
@@ -27,7 +28,6 @@ from delegate.errors import LoweringError as LoweringError
 from delegate.errors import PartitionError as PartitionError
 from delegate.errors import ProgramError as ProgramError
 from delegate.kernels.table import KernelTable as KernelTable
-from delegate.listeners import listen as listen
 from delegate.partitioner.partitioner import Partitioner as Partitioner
 from delegate.partitioner.saved import SavedPlan as SavedPlan
 from delegate.placement.policy import ByPreference as ByPreference

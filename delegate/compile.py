@@ -14,6 +14,7 @@ from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.aot.programs import CompilationResult, get_or_lower
 from delegate.common.user_warnings import warn_user
 from delegate.compiled import CompiledProgram
+from delegate.devtools.listeners import stage
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.decompose import CannotDecompose
 from delegate.edge.keys import fingerprints
@@ -22,7 +23,6 @@ from delegate.emit.device_memory import with_device_copies
 from delegate.errors import ConfigError, DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
-from delegate.listeners import stage
 from delegate.lowering.compiler import Compiler, portable_message
 from delegate.lowering.quantized import blamed, quantized
 from delegate.lowering.weights import with_own_weights

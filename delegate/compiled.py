@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from delegate.devtools.listeners import Listener
 from delegate.edge.node import torch_dtype
 from delegate.edge.torch_private import pytree
 from delegate.errors import InputError
 from delegate.kernels.libraries import KernelRequest
-from delegate.listeners import Listener
 from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import one_line
 from delegate.program import file

@@ -22,6 +22,7 @@ import typer
 from delegate.cli.completions import kernel_names
 from delegate.common.files import require_file, require_folder
 from delegate.common.interrupts import interruptible
+from delegate.devtools.listeners import listen
 from delegate.errors import (
     ConfigError,
     DelegateError,
@@ -31,7 +32,6 @@ from delegate.errors import (
     ProgramError,
     did_you_mean,
 )
-from delegate.listeners import listen
 from delegate.plugins import one_line
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from delegate.common.text_table import Table, fold_line, printable
-from delegate.events import Compiled, Event, Planned, StageRun, SupportChecked
-from delegate.listeners import listen
+from delegate.devtools.events import Compiled, Event, Planned, StageRun, SupportChecked
+from delegate.devtools.listeners import listen
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,8 +18,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from delegate.common.files import PathLike, replacing, require_file
-from delegate.errors import InputError
-from delegate.events import (
+from delegate.devtools.events import (
     BoundInstruction,
     Compiled,
     DelegateOpened,
@@ -33,7 +32,8 @@ from delegate.events import (
     StageRun,
     SupportChecked,
 )
-from delegate.listeners import SerialCalls
+from delegate.devtools.listeners import SerialCalls
+from delegate.errors import InputError
 
 _LOWERING, _LOADING, _CALLS, _PORTABLE = "lowering", "loading", "calls", "portable"  # tracks that are no backend's
 _BATCH, _SEPARATOR = 256, ",\n"  # events are written in batches, which is faster

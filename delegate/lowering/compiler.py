@@ -15,6 +15,7 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 from delegate.backends.deviations import deviation_notes
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.costs.estimates import Estimates
+from delegate.devtools.listeners import stage
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import identify
@@ -25,7 +26,6 @@ from delegate.edge.states import with_shared_states
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
-from delegate.listeners import stage
 from delegate.lowering.decompositions import decompose, repeat_rounds
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import (

@@ -12,8 +12,8 @@ from delegate.backends.aot import PreprocessResult, Region, RegionFailed, Region
 from delegate.backends.guilty import failing_nodes
 from delegate.backends.region import content_of
 from delegate.cache.aot.artifacts import ArtifactCache, CachedResult
-from delegate.events import Compiled
-from delegate.listeners import emit, is_heard
+from delegate.devtools.events import Compiled
+from delegate.devtools.listeners import emit, is_heard
 from delegate.partitioner.extraction import LoweredDelegate, PlannedRegion
 from delegate.plugins import one_line
 

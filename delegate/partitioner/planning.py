@@ -14,13 +14,13 @@ from delegate.backends.decomposition import is_compound
 from delegate.backends.selected import SelectedBackend
 from delegate.costs.estimates import Estimates
 from delegate.costs.profile import shipped
+from delegate.devtools.events import Planned, SupportChecked
+from delegate.devtools.listeners import emit, is_heard
 from delegate.edge.control_flow import subprograms
 from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.events import Planned, SupportChecked
-from delegate.listeners import emit, is_heard
 from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assign
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from delegate.devtools.listeners import subscribed
 from delegate.errors import ProgramError, did_you_mean
-from delegate.listeners import subscribed
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 from delegate.runtime.call_lock import CallLock
@@ -19,7 +19,7 @@ from delegate.runtime.states import Parts, States
 from delegate.runtime.translate_errors import translate_input_errors
 
 if TYPE_CHECKING:
-    from delegate.listeners import Listener, Subscription
+    from delegate.devtools.listeners import Listener, Subscription
     from delegate.runtime.event_watch import ModulePaths
     from delegate.runtime.profile import Profile
     from delegate.runtime.profiled_delegates import ProfiledDelegates
@@ -148,7 +148,7 @@ class Context(NotPicklable):
         Without a listener it costs nothing.
 
         Args:
-            listener: receives each event in the thread of the run; see `delegate.events`.
+            listener: receives each event in the thread of the run; see `delegate.devtools.events`.
             inner: also request the operators of vendor libraries, as far as these report them. Their delegates are
                 opened a second time, and are slower. Some libraries report all operators at the end of the block.
 

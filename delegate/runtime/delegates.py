@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delegate.common.interrupts import interruptible, raise_handler_error
+from delegate.devtools.listeners import emit
 from delegate.errors import BackendFailed, DelegateError
-from delegate.listeners import emit
 from delegate.plugins import AUTHOR, one_line
 from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, Program
@@ -111,7 +111,7 @@ def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Dele
 
 def announce(init: Init, program: Program, clock: Callable[[], int]) -> Init:
     """Return a function that creates delegates, and sends an event for each."""
-    from delegate.events import DelegateOpened
+    from delegate.devtools.events import DelegateOpened
 
     def announced(spec: DelegateSpec) -> Delegate:
         start = clock()

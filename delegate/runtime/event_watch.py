@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from delegate.events import BoundInstruction, InstructionRun, Kind, MethodRun
-from delegate.listeners import Subscription
+from delegate.devtools.events import BoundInstruction, InstructionRun, Kind, MethodRun
+from delegate.devtools.listeners import Subscription
 from delegate.program.instructions import reads
 from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program, StorageKind
 from delegate.program.raw import nbytes

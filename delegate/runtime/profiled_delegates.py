@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from delegate.devtools.events import OperatorRun
+from delegate.devtools.listeners import Subscription
 from delegate.errors import BackendFailed
-from delegate.events import OperatorRun
-from delegate.listeners import Subscription
 from delegate.plugins import AUTHOR
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Delegate, ReportOperator

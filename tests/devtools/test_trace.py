@@ -15,9 +15,9 @@ import pytest
 from torch import nn
 
 import delegate
+from delegate.devtools.events import BoundInstruction, InstructionRun, MethodRun
 from delegate.devtools.trace import Trace
 from delegate.errors import InputError
-from delegate.events import BoundInstruction, InstructionRun, MethodRun
 from tests.support.cases.watched import Loop, Net, X, net
 from tests.support.lowering import assert_runs, assert_same, compiled
 

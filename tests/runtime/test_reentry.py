@@ -19,10 +19,10 @@ import pytest
 import torch
 
 import delegate
+from delegate.devtools.events import Event, MethodRun
+from delegate.devtools.listeners import SerialCalls
 from delegate.devtools.trace import Trace
 from delegate.errors import DelegateError, ExecutionError, ListenerError, ProgramError
-from delegate.events import Event, MethodRun
-from delegate.listeners import SerialCalls
 from delegate.program.file import serialize
 from delegate.program.model import Program
 from delegate.registry import default_registry

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Sequence
 
+from delegate.devtools.events import PassRun
+from delegate.devtools.listeners import emit, is_heard
 from delegate.edge.passes import Pass
 from delegate.edge.passes.canonicalize import Canonicalize
 from delegate.edge.passes.folding import BatchNormFolding, ConstantFolding
@@ -17,8 +19,6 @@ from delegate.edge.passes.sink_merges import SinkMerges
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
 from delegate.errors import DialectError
-from delegate.events import PassRun
-from delegate.listeners import emit, is_heard
 
 VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies the program after each pass
 

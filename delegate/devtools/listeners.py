@@ -1,4 +1,4 @@
-"""Listeners: functions that receive the events of lowering, loading and running; `delegate.events` has the classes.
+"""Listeners: functions that receive the events of lowering, loading and running; their classes are in `events`.
 
 `listen` adds a listener to the lowering and loading of a `with` block, `Context.listen` to the runs of a context,
 and without a listener no event is created.
@@ -18,7 +18,7 @@ from delegate.errors import ListenerError
 from delegate.plugins import one_line
 
 if TYPE_CHECKING:
-    from delegate.events import Event
+    from delegate.devtools.events import Event
 
 Listener = Callable[["Event"], object]
 
@@ -104,7 +104,7 @@ def listen(listener: Listener) -> Iterator[None]:
     Several listeners may be active; each receives all events of its block. Runs are in `Context.listen`.
 
     Args:
-        listener: receives each event; see `delegate.events`.
+        listener: receives each event; see `delegate.devtools.events`.
 
     Raises:
         ListenerError: the listener has raised an exception.
@@ -128,7 +128,7 @@ def stage(name: str, method: str = "") -> Iterator[None]:
     start = time.perf_counter_ns()
     yield
     if is_heard():
-        from delegate.events import StageRun
+        from delegate.devtools.events import StageRun
 
         emit(StageRun(name, method, start, time.perf_counter_ns() - start))
 
