@@ -34,7 +34,7 @@ from delegate.plugins import (
 if TYPE_CHECKING:
     from delegate.backends.aot import Backend
     from delegate.kernels.libraries import InstalledKernels
-    from delegate.measurements import InstalledMeasurements
+    from delegate.plugins.measurements import InstalledMeasurements
     from delegate.runtime.backend import BackendRuntime
 
 _ERRORS: dict[PluginState, type[BackendError]] = {
@@ -274,7 +274,7 @@ class Registry:
     @functools.cached_property
     def measurements(self) -> InstalledMeasurements:
         """The packages that measure on other machines."""
-        from delegate.measurements import InstalledMeasurements
+        from delegate.plugins.measurements import InstalledMeasurements
 
         return InstalledMeasurements(discover(MEASUREMENTS, self._installed).claims, self._blocked)
 

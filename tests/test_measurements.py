@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli.app import app
 from delegate.errors import ConfigError
-from delegate.measurements import MeasurementInfo, MeasurementState
 from delegate.plugins import PluginState
+from delegate.plugins.measurements import MeasurementInfo, MeasurementState
 from delegate.registry import Registry
 from tests.support.plugins import Site, installed_without
 
 GROUP = "delegate.measurements"
 INFO = """
-from delegate.measurements import MeasurementInfo
+from delegate.plugins.measurements import MeasurementInfo
 INFO = MeasurementInfo("bundle", "By hand", {fields})
 """
 PARTS = "runtime='bundle_parts:measure', aot='bundle_parts:place'"
@@ -30,7 +30,6 @@ REQUESTS = {
     "a cluster": (delegate.Measured(cluster="x"), "'ray'", "pip install './plugins/ray[ray]'"),
 }
 COMMANDS = {
-    "measure x": ("'bundle'", "pip install ./plugins/remote"),
     "lower net.pt2 -b xnnpack --measure --bundle x": ("'bundle'", "pip install ./plugins/remote"),
     "lower net.pt2 -b xnnpack --costs x -o net.dlg": ("'bundle'", "pip install ./plugins/remote"),
     "lower net.pt2 -b xnnpack --ray x -o net.dlg": ("'ray'", "pip install './plugins/ray[ray]'"),

@@ -13,8 +13,8 @@ from delegate.cli import output
 from delegate.cli.completions import backend_names
 from delegate.errors import BackendError
 from delegate.kernels.libraries import KernelLibrary
-from delegate.measurements import MeasurementState
 from delegate.plugins import PluginState, blocked_in_vain
+from delegate.plugins.measurements import MeasurementState
 from delegate.registry import Registry
 
 

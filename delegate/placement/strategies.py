@@ -14,7 +14,6 @@ from delegate.config import PlacementSection
 from delegate.config.source import sentences
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
-from delegate.measurements import BUNDLE, CLUSTER
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.placement.estimated import EstimatedStrategy
 from delegate.placement.lock import Lock
@@ -33,6 +32,7 @@ from delegate.placement.policy import (
 )
 from delegate.placement.runtime.remote import Cluster, OpenCluster, OpenRemotePlacement, RemotePlacement
 from delegate.placement.strategy import Placed, Strategy
+from delegate.plugins.measurements import BUNDLE, CLUSTER
 from delegate.registry import default_registry
 
 _WHERE = "placement"

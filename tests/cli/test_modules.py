@@ -18,7 +18,8 @@ from delegate.cli.commands import Group
 
 START = {
     "delegate", "delegate.cli", "delegate.cli.app", "delegate.cli.commands", "delegate.cli.main", "delegate.cli.output",
-    "delegate.cli.plugin_commands", "delegate.errors", "delegate.devtools", "delegate.devtools.events", "delegate.devtools.listeners",
+    "delegate.cli.plugin_commands", "delegate.errors",
+    "delegate.devtools", "delegate.devtools.events", "delegate.devtools.listeners",
     "delegate.common", "delegate.common.interrupts", "delegate.common.text_table", "delegate.common.vendor_output",
     "delegate.plugins",
 }  # fmt: skip

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli.app import app
 from delegate.errors import DelegateError
-from delegate.measurements import BUNDLE
+from delegate.plugins.measurements import BUNDLE
 from delegate.program import file
 from delegate.registry import default_registry
 from tests.support.plugins import HALVES, RUNTIME, Site, installed

@@ -1,4 +1,4 @@
-"""Interfaces of packages that measure on other machines, whose parts `delegate.measurements` finds and imports.
+"""Interfaces of packages that measure on other machines, whose parts `delegate.plugins.measurements` finds and imports.
 
 A package implements them and uses the types of `delegate.placement`. The core names no such package.
 """

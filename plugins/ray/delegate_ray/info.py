@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delegate.measurements import CLUSTER, MeasurementInfo
+from delegate.plugins.measurements import CLUSTER, MeasurementInfo
 
 RAY = MeasurementInfo(
     name=CLUSTER,

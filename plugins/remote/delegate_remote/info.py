@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delegate.measurements import BUNDLE, MeasurementInfo
+from delegate.plugins.measurements import BUNDLE, MeasurementInfo
 
 BUNDLES = MeasurementInfo(
     name=BUNDLE,
