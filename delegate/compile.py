@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delegate.accuracy.verification import MeasuredAccuracy, Verification, verification
+from delegate.accuracy.verification import MeasuredAccuracy, Verification
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.aot.programs import CompilationResult, get_or_lower
 from delegate.common.user_warnings import warn_user
@@ -156,7 +156,7 @@ def _run_stages(request: LoweringRequest, artifacts: ArtifactCache | None, is_ow
 
     inputs, selection = request.check.inputs, compiler.selection
     blame = partial(blamed, placed.exported, placed.floats, inputs, selection, registry)
-    verifying = verification(inputs, placed.exported, selection, registry, placed.floats, blame)
+    verifying = Verification.of(inputs, placed.exported, selection, registry, placed.floats, blame)
     program, lowered, measured = _compile_and_verify(compiler, verifying)
     strategy.require_applied(compiler.plans)
 
@@ -301,7 +301,7 @@ def plan_and_check(
     compiler.plan()
     refusal = None
     try:
-        verification(None, exported, selection, registry, {})
+        Verification.of(None, exported, selection, registry, {})
         compiler.check()
     except DelegateError as error:
         refusal = error

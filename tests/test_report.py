@@ -245,7 +245,7 @@ def test_layers_keep_their_figures_in_json() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("node", 7), ("method", None), ("place", []), ("added_db", "31"), ("added_db", True), ("total_db", None),
+    [("node", 7), ("method", None), ("place", []), ("added_db", "31"), ("added_db", True), ("added_db", None),
      ("total_db", [1.0]), ("added_db", 10**400), ("total_db", {})],
 )  # fmt: skip
 def test_forged_layers_are_an_error(key: str, value: object) -> None:

@@ -60,6 +60,11 @@ class MethodRun:
     floats: MethodAccuracy | None = None
     gap: Accuracy | None = None
 
+    @property
+    def bounded(self) -> MethodAccuracy:
+        """The figures that bounds are for: against the float reference if there is one."""
+        return self.lowered if self.floats is None else self.floats
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.layer_noise import layers_of
 from delegate.accuracy.nan import describe_nan, nan_text
-from delegate.accuracy.program_run import ProgramRun
+from delegate.accuracy.program_run import MethodRun, ProgramRun
 from delegate.accuracy.recording import NotFinite, RecordedInstruction, Recorder
 from delegate.accuracy.samples import Sample, example_samples, origin_of, samples_of
 from delegate.accuracy.trial import RegionTrial
@@ -23,7 +23,6 @@ from delegate.backends.aot import PreprocessResult
 from delegate.backends.guilty import Unit, find_guilty, nodes_of, units_of
 from delegate.common.user_warnings import warn_user
 from delegate.errors import AccuracyError, InputError, did_you_mean
-from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredDelegate, LoweredProgram
 from delegate.program.model import Program
@@ -44,16 +43,12 @@ class MeasuredAccuracy:
     """The accuracy figures of a program run.
 
     Args:
-        methods: Method name -> its figures against the reference that the bounds are for.
+        methods: Method name -> its figures.
         partitions: Partition name -> its record, for partitions that a call reached.
-        against_lowered: Method name -> figures against the lowered program, for methods with a float reference.
-        reference_gap: Figures of these lowered programs against their float references, both run by torch.
     """
 
-    methods: Mapping[str, MethodAccuracy]
+    methods: Mapping[str, MethodRun]
     partitions: Mapping[str, RecordedInstruction]
-    against_lowered: Mapping[str, MethodAccuracy]
-    reference_gap: Mapping[str, Accuracy | None]
 
     def figures(self, partition: str) -> Accuracy | None:
         """Return the figures of a partition; None if no call reached it."""
@@ -72,53 +67,6 @@ class Eviction:
 
     nodes: frozenset[str]
     why: str
-
-
-def verification(
-    inputs: Any,
-    exported: Mapping[str, ExportedProgram],
-    selection: Selection,
-    registry: Registry,
-    floats: Mapping[str, ExportedProgram],
-    blame: Blame | None = None,
-) -> Verification | None:
-    """Return the accuracy check that inputs or the configuration request; None if neither does.
-
-    Args:
-        inputs: see `samples_of`; None: the example inputs of the export, if the configuration has bounds.
-        exported: the methods.
-        selection: the backends, and the policy.
-        registry: the registry of backends and kernels.
-        floats: the float references of methods that are other programs, e.g. quantized ones.
-        blame: describes the layers to blame if the quantization misses the bounds.
-
-    Raises:
-        InputError: the inputs are invalid or missing, or a reference belongs to no method.
-    """
-    if unknown := [name for name in floats if name not in exported]:
-        raise InputError(
-            f"there is no method {unknown[0]!r} for its reference", remedy=did_you_mean(unknown[0], exported)
-        )
-    for name, reference in floats.items():
-        _require_same_inputs(name, exported[name], reference)
-    policy = selection.verify
-    if inputs is None and policy is None:
-        return None
-    samples = samples_to_verify(inputs, exported)
-    on_failure = None if policy is None else policy.on_failure
-    return Verification(
-        exported,
-        samples,
-        Bounds.of(policy),
-        on_failure,
-        registry,
-        selection.kernels,
-        floats,
-        {name: precision_of(exported[name]) for name in samples},
-        blame,
-        selection.quantization is not None,
-        inputs is None,
-    )
 
 
 def samples_to_verify(inputs: Any, exported: Mapping[str, ExportedProgram]) -> dict[str, list[Sample]]:
@@ -141,28 +89,63 @@ class Verification:
     Args:
         exported: the methods.
         samples: the calls to run, by method, in the order in which methods run.
-        bounds: the bounds on the error.
-        on_failure: the reaction to a missed bound; None: warn, with the default bounds of each precision.
-        registry, kernels: the backends and kernels that the program runs on.
+        selection: the backends, the bounds and the policy. Without a policy, methods that miss the default bound of
+            their precision are warned of.
+        registry: the registry of backends and kernels.
         floats: the float references of methods that are other programs, against which bounds hold.
-        precisions: the precision that a method computes in, by name; a key of `DEFAULTS`.
         blame: describes the layers to blame if the quantization misses the bounds.
-        is_quantized_here: the configuration quantizes the model, so that layers can stay in float.
         is_on_examples: the calls are the example inputs of the export.
+
+    Attributes:
+        bounds: the bounds on the error.
+        on_failure: the reaction to a missed bound; None without a policy.
     """
 
     exported: Mapping[str, ExportedProgram]
     samples: Mapping[str, Sequence[Sample]]
-    bounds: Bounds
-    on_failure: OnFailure | None
+    selection: Selection
     registry: Registry
-    kernels: KernelRequest | None
     floats: Mapping[str, ExportedProgram]
-    precisions: Mapping[str, str]
-    blame: Blame | None = None
-    is_quantized_here: bool = False
-    is_on_examples: bool = False
+    blame: Blame | None
+    is_on_examples: bool
+    bounds: Bounds = field(init=False)
+    on_failure: OnFailure | None = field(init=False)
+    _precisions: Mapping[str, str] = field(init=False)  # by method, a key of `DEFAULTS`
     _rounds: int = 0
+
+    def __post_init__(self) -> None:
+        policy = self.selection.verify
+        self.bounds, self.on_failure = Bounds.of(policy), None if policy is None else policy.on_failure
+        self._precisions = {name: precision_of(self.exported[name]) for name in self.samples}
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Any,
+        exported: Mapping[str, ExportedProgram],
+        selection: Selection,
+        registry: Registry,
+        floats: Mapping[str, ExportedProgram],
+        blame: Blame | None = None,
+    ) -> Verification | None:
+        """Return the accuracy check that inputs or the configuration request; None if neither does.
+
+        Args:
+            inputs: see `samples_of`; None: the example inputs of the export, if the configuration has bounds.
+            exported, selection, registry, floats, blame: as of the class.
+
+        Raises:
+            InputError: the inputs are invalid or missing, or a reference belongs to no method.
+        """
+        if unknown := [name for name in floats if name not in exported]:
+            remedy = did_you_mean(unknown[0], exported)
+            raise InputError(f"there is no method {unknown[0]!r} for its reference", remedy=remedy)
+        for name, reference in floats.items():
+            _require_same_inputs(name, exported[name], reference)
+        if inputs is None and selection.verify is None:
+            return None
+        samples = samples_to_verify(inputs, exported)
+        return cls(exported, samples, selection, registry, floats, blame, inputs is None)
 
     def measure(self, program: Program, lowered: Sequence[LoweredProgram], artifacts: Artifacts) -> MeasuredAccuracy:
         """Run a program; all methods run in one context, one after another.
@@ -177,27 +160,25 @@ class Verification:
             BackendError: a partition cannot be run here.
             AccuracyError: torch cannot run the reference.
         """
-        run = ProgramRun(program, lowered, self.exported, self.floats, self.samples, self.registry, self.kernels)
+        kernels = self.selection.kernels
+        run = ProgramRun(program, lowered, self.exported, self.floats, self.samples, self.registry, kernels)
         recorder = Recorder(run.delegates, self.bounds)
-        methods: dict[str, MethodAccuracy] = {}
-        against_lowered: dict[str, MethodAccuracy] = {}
-        reference_gap: dict[str, Accuracy | None] = {}
 
         def trial_of(found: NotFinite) -> RegionTrial:
             return self._trial(run.delegates[found.entry.name], found.call.inputs, artifacts)
 
+        methods: dict[str, MethodRun] = {}
         with run.load() as loaded:
             for method in run.compare(loaded, recorder):
                 name, calls = method.name, self.samples[method.name]
                 origin = InputOrigin.EXAMPLE if self.is_on_examples else origin_of(calls)
                 here = describe_nan(recorder, name, trial_of) if method.from_lowered.has_nan else ""
                 nan = nan_text(method.from_lowered, here, self.exported[name], calls)
-                methods[name] = replace(method.lowered, nan=nan, inputs=origin)
+                methods[name] = replace(method, lowered=replace(method.lowered, nan=nan, inputs=origin))
                 if method.from_float is not None and method.floats is not None:
                     nan = nan_text(method.from_float, here, self.floats[name], calls)
-                    against_lowered[name], reference_gap[name] = methods[name], method.gap
-                    methods[name] = replace(method.floats, nan=nan, inputs=origin)
-        return MeasuredAccuracy(methods, recorder.partitions, against_lowered, reference_gap)
+                    methods[name] = replace(methods[name], floats=replace(method.floats, nan=nan, inputs=origin))
+        return MeasuredAccuracy(methods, recorder.partitions)
 
     def add_to_report(self, report: Report, measured: MeasuredAccuracy) -> Report:
         """Return the report with the figures, and with the error of each quantized layer on the first sample."""
@@ -205,14 +186,15 @@ class Verification:
             replace(p, accuracy=measured.figures(p.name)) if p.name in measured.partitions else p
             for p in report.partitions
         )
-        accuracy = (*measured.methods.values(), *measured.against_lowered.values())
+        runs = measured.methods.values()
+        accuracy = (*(run.bounded for run in runs), *(run.lowered for run in runs if run.floats is not None))
         return replace(report, partitions=partitions, accuracy=accuracy, layers=tuple(self._layers(measured)))
 
     def _layers(self, measured: MeasuredAccuracy) -> Iterator[LayerAccuracy]:
         """Yield the rows of methods that have a float reference, and that torch can run node by node."""
         for name, calls in self.samples.items():
-            is_compared = name in self.floats and measured.methods[name].figures is not None
-            if is_compared and calls and is_quantized(self.precisions[name]):
+            is_compared = name in self.floats and measured.methods[name].bounded.figures is not None
+            if is_compared and calls and is_quantized(self._precisions[name]):
                 with suppress(AccuracyError):
                     yield from layers_of(name, self.floats[name], self.exported[name], calls[0])
 
@@ -231,7 +213,7 @@ class Verification:
             return {}
         own = {name for method in lowered if method.program.name not in self.floats for name in method.delegates}
         missed = {name: e for name in own if (e := self.bounds.excess(measured.figures(name))) > 1}
-        methods = [m for m in measured.methods.values() if self.bounds.excess(m.figures) > 1]
+        methods = [r.bounded for r in measured.methods.values() if self.bounds.excess(r.bounded.figures) > 1]
         if not missed and not methods:
             return {}
         undefined = [m for m in methods if m.figures is not None and math.isnan(m.figures.sqnr_db)]
@@ -239,7 +221,7 @@ class Verification:
             remedy = "verify on inputs whose results are finite in torch"
             self._fail_or_warn([f"{_undefined_text(m)}, but {self.bounds} is required" for m in undefined], "", remedy)
             return {}
-        quantized = [m.method for m in methods if self.bounds.excess(measured.reference_gap.get(m.method)) > 1]
+        quantized = [m.method for m in methods if self.bounds.excess(measured.methods[m.method].gap) > 1]
         if quantized or self.on_failure != "move":
             texts = [*(self._text(measured, name) for name in missed), *map(self._method_text, methods)]
             self._fail_or_warn(texts, *self._describe_blame(measured, quantized))
@@ -305,13 +287,13 @@ class Verification:
             remedy = "set verify.on_failure to move, which runs the inaccurate nodes elsewhere, or relax the bound"
             return "", remedy
         name = methods[0]
-        if not is_quantized(self.precisions[name]) or self.blame is None:
-            gap = measured.reference_gap[name]
+        if not is_quantized(self._precisions[name]) or self.blame is None:
+            gap = measured.methods[name].gap
             what = f"the model itself, run by torch, reaches only {gap} against the float reference"
             return f"; {what}", "lower a model that is closer to its reference, or relax the bound"
-        figures = ", ".join(f"{measured.reference_gap[name]} in method {name}" for name in methods)
+        figures = ", ".join(f"{measured.methods[name].gap} in method {name}" for name in methods)
         layers, remedy = self.blame(methods, self.bounds)
-        if not self.is_quantized_here:
+        if self.selection.quantization is None:
             remedy = f"quantize it again, and {remedy}"
         elif self.on_failure != "move":
             remedy += "\nor set verify.on_failure to move, which does that until the bound holds"
@@ -321,21 +303,21 @@ class Verification:
         """Warn of methods that miss the default bound of their precision."""
         for method in lowered:
             name = method.program.name
-            accuracy = measured.methods.get(name)
+            accuracy = measured.methods[name].bounded if name in measured.methods else None
             if accuracy is None or accuracy.figures is None:
                 continue
-            precision = self.precisions[name]
+            precision = self._precisions[name]
             least = DEFAULTS[precision]
             if accuracy.figures.sqnr_db >= least:
                 continue
             if math.isnan(accuracy.figures.sqnr_db):
                 warn_user(_undefined_text(accuracy))
                 continue
-            gap = measured.reference_gap.get(name)
+            gap = measured.methods[name].gap
             noise = {n: a for n in method.delegates if (a := measured.figures(n)) is not None}
             worst = min(noise, key=lambda n: noise[n].sqnr_db, default="")
             if gap is not None and gap.sqnr_db < least:
-                fault = "the quantization is" if is_quantized(self.precisions[name]) else "the model itself is"
+                fault = "the quantization is" if is_quantized(self._precisions[name]) else "the model itself is"
                 cause = f"{fault} at fault: in torch it reaches {gap}"
             elif worst:
                 cause = f"the worst partition is {worst}: {noise[worst]}"

@@ -132,14 +132,15 @@ class LayerAccuracy:
         node: its operator in the float program, as `quantization.nodes` names it.
         place: module path and operator, for people.
         added_db: the SQNR of its result on the inputs that it has in the float program.
-        total_db: the SQNR of its result in the quantized program, with the error of the layers before it.
+        total_db: the SQNR of its result in the quantized program, with the error of the layers before it; None if
+            unknown, which only a kernel or partition of the debugger may be.
     """
 
     method: str
     node: str
     place: str
     added_db: float
-    total_db: float
+    total_db: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,8 @@ def method_accuracy_of(data: Mapping[str, Any]) -> MethodAccuracy:
 
 def layer_of(data: Mapping[str, Any]) -> LayerAccuracy:
     words = {key: text(data, key) for key in ("method", "node", "place")}
-    return LayerAccuracy(**words, added_db=number(data, "added_db"), total_db=number(data, "total_db"))
+    total = None if data["total_db"] is None else number(data, "total_db")
+    return LayerAccuracy(**words, added_db=number(data, "added_db"), total_db=total)
 
 
 def node_of(data: Mapping[str, Any]) -> NodeReport:

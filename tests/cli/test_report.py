@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow
+from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.program.debug_info import stripped
 from delegate.program.file import load, save
+from delegate.report.rows import LayerAccuracy
 from tests.cli.calling import call
 from tests.cli.programs import save_sum
 
@@ -61,7 +62,7 @@ def test_a_model_a_lowered_one_and_measured_times(tmp_path, monkeypatch):
 def test_the_result_of_the_debugger(tmp_path):
     program = str(save_sum(tmp_path / "sum.dlg"))
     out, result = str(tmp_path / "x.html"), tmp_path / "result.json"
-    diagnosis = Diagnosis({}, (), 1, (ErrorRow("adder_0", "adder", 30.0, None, "forward"),))
+    diagnosis = Diagnosis({}, (), 1, (LayerAccuracy("forward", "adder_0", "adder", 30.0, None),))
     result.write_text(diagnosis.to_json())
     call("report", program, "--debug-result", str(result), "-o", out)
     assert reports_of(tmp_path / "x.html")[0]["methods"][0]["errors"] == [["adder_0", "adder", 30.0, None]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultKind, FaultyNode
+from delegate.devtools.debugger.diagnosis import Diagnosis, Fault, FaultKind, FaultyNode
 from delegate.program.memory_picture import MemoryBlock, MemoryPicture, PartitionMemory
 from delegate.report import Report
 from delegate.report.measured import Interval, Placement, PlanCost
@@ -18,10 +18,10 @@ DIAGNOSIS = Diagnosis(
            Accuracy(-math.inf, 1.5, 0.6), 6, 3, remedy="partitioning:\n  node_pins:\n    relu_0: portable"),),
     3,
     (
-        ErrorRow("xnnpack_0", "xnnpack", 6.4, 6.0, "forward"),
-        ErrorRow("sort_0", "aten.sort.default", math.inf, None, "forward"),
+        LayerAccuracy("forward", "xnnpack_0", "xnnpack", 6.4, 6.0),
+        LayerAccuracy("forward", "sort_0", "aten.sort.default", math.inf, None),
     ),
-    (ErrorRow("linear", "fc, aten.linear.default", 30.0, 20.0, "forward"),),
+    (LayerAccuracy("forward", "linear", "fc, aten.linear.default", 30.0, 20.0),),
     not_finite=("first NaN here: none",),
     notes=("a note of the debugger",),
 )  # fmt: skip

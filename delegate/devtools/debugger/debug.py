@@ -20,7 +20,7 @@ from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import samples_to_verify
 from delegate.common.files import require_folder
 from delegate.compiled import to_array
-from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow, Fault, FaultyNode
+from delegate.devtools.debugger.diagnosis import Diagnosis, Fault, FaultyNode
 from delegate.devtools.debugger.faults import kind_of
 from delegate.devtools.debugger.quantization import clipped_ranges
 from delegate.devtools.debugger.saved_program import SavedProgram
@@ -39,6 +39,7 @@ from delegate.edge.torch_private import pytree
 from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.placement.strategy import Placed
 from delegate.program.model import Program
+from delegate.report.rows import LayerAccuracy
 from delegate.request import LoweringRequest
 from delegate.runtime.arguments import leaves_of
 from delegate.runtime.inputs import InputChecker
@@ -162,7 +163,7 @@ class _Debugger:
             faults=tuple(faults),
             instructions=len(entries),
             errors=tuple(map(_row, (entry for entry in entries if entry.differences.outputs))),
-            layers=tuple(row for name in self._quantized() for row in self._layer_rows(name)),
+            layers=tuple(self._layers()),
             not_finite=sentences,
             is_complete=context.is_complete,
             notes=tuple(self.notes),
@@ -221,11 +222,12 @@ class _Debugger:
                 context.note_no_reproduction(fault, "the ranges of the model are too small, on any library")
                 yield fault
 
-    def _layer_rows(self, name: str) -> Iterator[ErrorRow]:
-        if name in self.model.floats:
-            sample = self.run.samples[name][0]
-            for layer in layers_of(name, self.model.floats[name], self.model.exported[name], sample):
-                yield ErrorRow(layer.node, layer.place, layer.added_db, layer.total_db, name)
+    def _layers(self) -> Iterator[LayerAccuracy]:
+        """Yield the error of each layer of the quantized methods that have a float reference."""
+        for name in self._quantized():
+            if name in self.model.floats:
+                sample = self.run.samples[name][0]
+                yield from layers_of(name, self.model.floats[name], self.model.exported[name], sample)
 
     def _first_not_finite(self, searches: Mapping[str, PartitionSearch]) -> Iterator[str]:
         """Yield sentences on the first NaN and the first infinity, in the program and in torch, by method."""
@@ -293,7 +295,7 @@ def _fit(program: Program, name: str, model: Placed, call: Sample) -> Sample:
     return Sample(*pytree.tree_unflatten(leaves, model.exported[name].call_spec.in_spec))
 
 
-def _row(entry: RecordedInstruction) -> ErrorRow:
+def _row(entry: RecordedInstruction) -> LayerAccuracy:
     """Return the error of an instruction as a row."""
     added, total = entry.differences.accuracy(), entry.totals.accuracy()
     assert added is not None
@@ -301,7 +303,7 @@ def _row(entry: RecordedInstruction) -> ErrorRow:
         name, place = entry.name, entry.delegate.backend
     else:
         name, place = f"{entry.prefix}{entry.name}", "  ".join(filter(None, (entry.operator, entry.source)))
-    return ErrorRow(name, place, added.sqnr_db, None if total is None else total.sqnr_db, entry.method)
+    return LayerAccuracy(entry.method, name, place, added.sqnr_db, None if total is None else total.sqnr_db)
 
 
 def _faults(

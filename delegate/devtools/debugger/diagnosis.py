@@ -10,11 +10,10 @@ from typing import Any
 
 from delegate.common.field_checks import amount, count, default, flag, items, mapping, plain_json, text, texts
 from delegate.common.field_checks import fault as fault_of
-from delegate.common.field_checks import number as number_of
 from delegate.common.field_checks import text as text_of
 from delegate.common.text_table import Table
 from delegate.errors import InputError
-from delegate.report.rows import Accuracy, accuracy_of
+from delegate.report.rows import Accuracy, LayerAccuracy, accuracy_of, layer_of
 
 REFUSAL = "refusal"  # the kind of operators that no library ran, so that they are not wrong
 _ROWS = 20  # of a table of layers in the text
@@ -111,25 +110,6 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorRow:
-    """The error at one place along the depth of a program, in decibels.
-
-    Args:
-        name: The name of a partition, operator or layer.
-        place: what runs it, or its module path and operator.
-        added: the SQNR of its result on its own inputs.
-        total: the SQNR of its result against the reference, with the error that it inherits; None if unknown.
-        method: the name of the method.
-    """
-
-    name: str
-    place: str
-    added: float
-    total: float | None
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The result of the debugger.
 
@@ -138,7 +118,7 @@ class Diagnosis:
         bounds: a result that misses these is wrong, in words.
         faults: the faults and refusals, in the order of execution.
         instructions: the number of partitions and kernels that ran.
-        errors: the error along the depth, by partition and kernel.
+        errors: the error along the depth, by partition and kernel; `node` is the partition or the kernel's result.
         layers: the error along the depth by quantized layer, against the float reference.
         not_finite: sentences on the first NaN and the first infinity, here and in torch.
         is_complete: the search has ended within its budget.
@@ -149,8 +129,8 @@ class Diagnosis:
     figures: Mapping[str, Accuracy | None]
     faults: tuple[Fault, ...]
     instructions: int
-    errors: tuple[ErrorRow, ...] = ()
-    layers: tuple[ErrorRow, ...] = ()
+    errors: tuple[LayerAccuracy, ...] = ()
+    layers: tuple[LayerAccuracy, ...] = ()
     not_finite: tuple[str, ...] = ()
     is_complete: bool = True
     notes: tuple[str, ...] = ()
@@ -181,10 +161,10 @@ class Diagnosis:
         for header, rows in ((("where", "operator or backend"), self.errors), (("layer", "operator"), self.layers)):
             if len(rows) > 1:
                 yield ""
-                worst = sorted(sorted(rows, key=lambda r: r.added)[:_ROWS], key=rows.index)
+                worst = sorted(sorted(rows, key=lambda r: r.added_db)[:_ROWS], key=rows.index)
                 has_several = len({row.method for row in rows}) > 1
                 places = (f"{r.place} in method {r.method}" if has_several else r.place for r in worst)
-                cells = tuple((_db(r.added), _db(r.total), r.name, p) for r, p in zip(worst, places, strict=True))
+                cells = tuple((_db(r.added_db), _db(r.total_db), r.node, p) for r, p in zip(worst, places, strict=True))
                 yield Table(("added", "total", *header), cells, numbers=frozenset({0, 1}))
                 if len(rows) > len(worst):
                     yield f"the {len(worst)} noisiest of {len(rows)}"
@@ -203,8 +183,8 @@ class Diagnosis:
                 figures={name: accuracy_of(figures) for name, figures in mapping(data, "figures").items()},
                 faults=tuple(map(_fault, items(data, "faults"))),
                 instructions=count(data, "instructions"),
-                errors=tuple(map(_error_row, items(data, "errors"))),
-                layers=tuple(map(_error_row, items(data, "layers"))),
+                errors=tuple(map(layer_of, items(data, "errors"))),
+                layers=tuple(map(layer_of, items(data, "layers"))),
                 not_finite=texts(data, "not_finite"),
                 is_complete=flag(data, "is_complete"),
                 notes=texts(data, "notes"),
@@ -214,12 +194,6 @@ class Diagnosis:
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             what = f"the diagnosis cannot be read, {fault_of(error)}"
             raise InputError(what, where=where, remedy="write it again: `delegate debug MODEL --json`") from error
-
-
-def _error_row(data: Mapping[str, Any]) -> ErrorRow:
-    total = None if data["total"] is None else number_of(data, "total")
-    texts = {key: text(data, key) for key in ("name", "place", "method")}
-    return ErrorRow(**texts, added=number_of(data, "added"), total=total)
 
 
 def _fault(data: Mapping[str, Any]) -> Fault:

@@ -46,11 +46,10 @@ def report_data(
             "nodes": [_node(n, texts, verdicts) for n in rows["nodes"].get(method, ())],
             "partitions": [_partition(p) for p in rows["partitions"].get(method, ())],
             "accuracy": [
-                {"reference": printable(a["reference"]), "why": printable(a["why"]), "figures": _figures(a["figures"])}
+                _pick(a, {"reference": "reference", "why": "why"}) | {"figures": _figures(a["figures"])}
                 for a in rows["accuracy"].get(method, ())
             ],
-            "layers": [_layer(row) for row in rows["layers"].get(method, ())]
-            or [_layer_of_debugger(row) for row in found["layers"].get(method, ())],
+            "layers": [_pick(row, _LAYER) for row in rows["layers"].get(method, found["layers"].get(method, ()))],
             "placements": [_placement(p) for p in rows["placements"].get(method, ())],
             "memory": _memory(pictures[method]) if method in pictures else None,
             "faults": [_fault(f) for f in found["faults"].get(method, ())],
@@ -116,42 +115,54 @@ def _node(node: Row, texts: _Pool, verdicts: _Verdicts) -> list[Any]:
     return [name, *map(texts.number, own), *shares, node["nbytes"], inputs, asked]
 
 
+_PARTITION = {
+    "name": "name",
+    "backend": "backend",
+    "bytesIn": "bytes_in",
+    "bytesOut": "bytes_out",
+    "copiedIn": "copied_in",
+    "copiedOut": "copied_out",
+    "space": "space",
+    "notes": "notes",
+}
+_FIGURES = {"sqnr": "sqnr_db", "maxError": "max_error", "relative": "relative_error", "top1": "top1", "calls": "calls"}
+_LAYER = {"node": "node", "place": "place", "added": "added_db", "total": "total_db"}
+_PLACEMENT = {key: key for key in ("objective", "chosen", "machine", "busy")} | {"notTried": "not_tried"}
+_PLAN = {key: key for key in ("name", "partitions", "cost", "rounds", "why")} | {"sqnr": "sqnr_db"}
+_TIMING = {key: key for key in ("name", "what", "source", "module", "kind", "count", "median", "minimum")} | {
+    "perRun": "per_run"
+}
+
+
+def _pick(row: Row, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return some values of a row by the names that the page has for them; texts have escapes.
+
+    Args:
+        row: the row.
+        keys: name in the page -> name in the row.
+    """
+    return {name: _escape(row[key]) for name, key in keys.items()}
+
+
+def _escape(value: Any) -> Any:
+    """Return a number, a text with escapes, or a list of these."""
+    if isinstance(value, str):
+        return printable(value)
+    return _texts(value) if isinstance(value, list) else value
+
+
 def _partition(partition: Row) -> dict[str, Any]:
-    return {
-        "name": printable(partition["name"]),
-        "backend": printable(partition["backend"]),
-        "nodes": len(partition["nodes"]),
-        "bytesIn": partition["bytes_in"],
-        "bytesOut": partition["bytes_out"],
-        "copiedIn": partition["copied_in"],
-        "copiedOut": partition["copied_out"],
-        "space": printable(partition["space"]),
-        "work": _share(partition["work"]),
-        "notes": _texts(partition["notes"]),
-        "accuracy": _figures(partition["accuracy"]),
-    }
+    figures = {"work": _share(partition["work"]), "accuracy": _figures(partition["accuracy"])}
+    return {**_pick(partition, _PARTITION), "nodes": len(partition["nodes"]), **figures}
 
 
 def _figures(accuracy: Row | None) -> dict[str, Any] | None:
-    if accuracy is None:
-        return None
-    keys = {"sqnr": "sqnr_db", "maxError": "max_error", "relative": "relative_error", "top1": "top1", "calls": "calls"}
-    return {key: accuracy[name] for key, name in keys.items()}
-
-
-def _layer(layer: Row) -> dict[str, Any]:
-    texts = {key: printable(layer[key]) for key in ("node", "place")}
-    return {**texts, "added": layer["added_db"], "total": layer["total_db"]}
-
-
-def _layer_of_debugger(layer: Row) -> dict[str, Any]:
-    texts = {"node": printable(layer["name"]), "place": printable(layer["place"])}
-    return {**texts, "added": layer["added"], "total": layer["total"]}
+    return None if accuracy is None else _pick(accuracy, _FIGURES)
 
 
 def _error(error: Row) -> list[Any]:
     """Return a row: name, place, added and total SQNR."""
-    return [printable(error["name"]), printable(error["place"]), error["added"], error["total"]]
+    return [_escape(error[key]) for key in ("node", "place", "added_db", "total_db")]
 
 
 def _diagnosis(diagnosis: Row) -> dict[str, Any]:
@@ -163,33 +174,18 @@ def _diagnosis(diagnosis: Row) -> dict[str, Any]:
 
 def _fault(fault: Row) -> dict[str, Any]:
     nodes = [[printable(node["name"]), printable(node["operator"])] for node in fault["nodes"]]
-    kind = {key: printable(fault["kind"][key]) for key in ("name", "explanation")}
-    texts = {key: printable(fault[key]) for key in ("place", "partition")}
+    kind = _pick(fault["kind"], {"name": "name", "explanation": "explanation"})
     remedy = _texts(fault["remedy"].splitlines())
-    return {**texts, "remedy": remedy, "kind": kind, "nodes": nodes, "figures": _figures(fault["figures"])}
+    place = _pick(fault, {"place": "place", "partition": "partition"})
+    return {**place, "remedy": remedy, "kind": kind, "nodes": nodes, "figures": _figures(fault["figures"])}
 
 
 def _placement(placement: Row) -> dict[str, Any]:
-    return {
-        "objective": printable(placement["objective"]),
-        "chosen": printable(placement["chosen"]),
-        "plans": [_plan(p) for p in placement["plans"]],
-        "notTried": _texts(placement["not_tried"]),
-        "machine": printable(placement["machine"]),
-        "busy": printable(placement["busy"]),
-    }
+    return {**_pick(placement, _PLACEMENT), "plans": [_plan(plan) for plan in placement["plans"]]}
 
 
 def _plan(plan: Row) -> dict[str, Any]:
-    return {
-        "name": printable(plan["name"]),
-        "partitions": plan["partitions"],
-        "cost": plan["cost"],
-        "rounds": plan["rounds"],
-        "against": _interval(plan["against"]),
-        "sqnr": plan["sqnr_db"],
-        "why": printable(plan["why"]),
-    }
+    return {**_pick(plan, _PLAN), "against": _interval(plan["against"])}
 
 
 def _interval(ratio: Row | None) -> list[Any] | None:
@@ -218,10 +214,7 @@ def _sized(rows: Iterable[tuple[str, int]]) -> list[list[Any]]:
 
 
 def _timing(timing: Row) -> dict[str, Any]:
-    texts = {key: printable(timing[key]) for key in ("name", "what", "source", "module", "kind")}
-    times = {key: timing[key] for key in ("count", "median", "minimum")}
-    operators = [_timing(operator) for operator in timing.get("operators", ())]
-    return {**texts, **times, "perRun": timing["per_run"], "operators": operators}
+    return {**_pick(timing, _TIMING), "operators": [_timing(operator) for operator in timing.get("operators", ())]}
 
 
 def _share(share: float | str) -> float:

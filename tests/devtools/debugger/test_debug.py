@@ -18,9 +18,10 @@ from torch import nn
 import delegate
 from delegate.backends.selected import SelectedBackend
 from delegate.common.text_table import Table
-from delegate.devtools.debugger.diagnosis import Diagnosis, ErrorRow
+from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.errors import ConfigError, InputError
 from delegate.kernels.table import KernelTable
+from delegate.report.rows import LayerAccuracy
 from tests.support.planting import aten, followed_by, in_place_of, planted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -231,12 +232,12 @@ def test_the_total_error_inside_control_flow() -> None:
     ep = torch.export.export(Flow(), (X.abs(),))
     for backends, names in (([], {"while_loop_body_graph_0.add_1", "true_graph_0.sin"}), (["xnnpack"], set())):
         diagnosis = delegate.debug(ep, backends)
-        assert names <= {row.name for row in diagnosis.errors}
-        assert all(row.total is not None and row.total > 100 for row in diagnosis.errors), str(diagnosis)
+        assert names <= {row.node for row in diagnosis.errors}
+        assert all(row.total_db is not None and row.total_db > 100 for row in diagnosis.errors), str(diagnosis)
 
 
 def test_the_table_folds_its_cells() -> None:
-    rows = (ErrorRow("body_graph_0.add", "aten.add.Tensor  model.py:7, in forward", 40.0, None, "forward"),) * 2
+    rows = (LayerAccuracy("forward", "body_graph_0.add", "aten.add.Tensor  model.py:7, in forward", 40.0, None),) * 2
     table = next(block for block in Diagnosis({}, (), 2, errors=rows).blocks() if isinstance(block, Table))
     head, body = table.folded(50)
     assert head == ["  added  total  where             operator or", "                                  backend"]
