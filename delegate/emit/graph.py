@@ -119,27 +119,28 @@ class GraphEmitter:
         elif node in self._fused.calls:
             op, args = self._fused.calls[node]
             self.kernel_call(op, tuple(self.argument(a, node) for a in args), self.define(node), node)
-        elif node.target is operator.getitem:
-            producer, position = node.args
-            assert isinstance(producer, Node)
-            assert isinstance(position, int)
-            if producer in self._indices:  # a getitem of a list of numbers makes no value
-                self.place(node, [self._indices[producer][position]])
-        elif node.target is call_delegate:
-            self._delegate_call(node)
+        elif emit := _EMITTERS.get(node.target) or _EMITTERS.get(op_name(node)):
+            emit(self, node)
         elif (flow := control_flow(node)) is not None:
             self._control_flow_call(node, flow)
-        elif node.target is auto_functionalized:
-            self._functionalized_call(node)
-        elif op_name(node) in ASSERTIONS:
-            self._assertion(node)
         elif tensors(node):
             self._operator_call(node)
-        elif op_name(node) == _ELEMENT and self._reads_data:
-            source = node.args[0]
-            assert isinstance(source, Node)
-            self.tables.symbols.register(node.meta.get("val"), self.value(source))
         # Nodes of numbers need no instruction: the numbers are expressions over the symbols.
+
+    def _result(self, node: Node) -> None:
+        """Place one of several results of a node."""
+        producer, position = node.args
+        assert isinstance(producer, Node)
+        assert isinstance(position, int)
+        if producer in self._indices:  # a getitem of a list of numbers makes no value
+            self.place(node, [self._indices[producer][position]])
+
+    def _element(self, node: Node) -> None:
+        """Register the number that a tensor of one element holds."""
+        source = node.args[0]
+        assert isinstance(source, Node)
+        if self._reads_data:
+            self.tables.symbols.register(node.meta.get("val"), self.value(source))
 
     def _delegate_call(self, node: Node) -> None:
         name, *operands = node.args
@@ -465,3 +466,13 @@ def _tensors_of(overload: OpOverload[..., Any]) -> set[str]:
 
 def _same_arguments(overload: OpOverload[..., Any], named: dict[str, Any]) -> bool:
     return [a.name for a in schema_of(overload).arguments] == list(named) and not schema_of(overload).is_mutable
+
+
+# The emitters of nodes that are not operators with kernels, by target or by the operator's name.
+_EMITTERS: Mapping[Any, Callable[[GraphEmitter, Node], None]] = {
+    operator.getitem: GraphEmitter._result,
+    call_delegate: GraphEmitter._delegate_call,
+    auto_functionalized: GraphEmitter._functionalized_call,
+    **dict.fromkeys(ASSERTIONS, GraphEmitter._assertion),
+    _ELEMENT: GraphEmitter._element,
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 import torch
@@ -55,6 +55,25 @@ _UNARY: dict[Any, Op] = {
 }
 
 
+class _InputSize(NamedTuple):
+    """A symbolic size of an input, or a symbolic number among the inputs.
+
+    Args:
+        input: the index of the input.
+        dim: the dimension; -1 for a number.
+        number: torch's symbolic integer.
+    """
+
+    input: int
+    dim: int
+    number: Any
+
+    @property
+    def expr(self) -> Any:
+        """The expression of the number."""
+        return self.number.node.expr
+
+
 class MethodSymbols:
     """The symbols of a method: first the symbols of its inputs; symbols from data are added when they are computed.
 
@@ -80,27 +99,40 @@ class MethodSymbols:
         self._ranges = ranges
         self._known: dict[Any, Expr] = {}
         self._pending: dict[Any, Symbol] = {}
-        dims = [(i, *sized) for i, value in enumerate(inputs) for sized in _symbolic(value)]
-        for position, dim, size in dims:
-            expr = size.node.expr
-            if isinstance(expr, sympy.Symbol) and expr not in self._known:
-                low, high = self._range(expr, _least(dim))
-                default = "" if not names else names[position] + (f".shape[{dim}]" if dim >= 0 else "")
-                self._add(expr, Symbol(dim_name(size, default), low, high, position, dim), 1, 0)
-        for position, dim, size in dims:
-            unknown = [s for s in size.node.expr.free_symbols if s not in self._known]
-            if len(unknown) == 1 and size.node.expr.free_symbols == set(unknown):
-                self._solve(size, unknown[0], position, dim)
-        for position, dim, size in dims:
-            expr = size.node.expr
-            if expr not in self._known and not self.knows(size):
-                low, high = self._range(expr, _least(dim))
-                self._add(expr, Symbol(dim_name(size), low, high, position, dim), 1, 0)
-        known = {s.input for s in self.table if s.dim < 0}
-        for position, dim, size in dims:
-            if dim < 0 and position not in known:
-                own, follows = Expr(Op.SYMBOL, len(self.table)), self._expr(size.node.expr, "")
-                self.table.append(Symbol(names[position] if names else dim_name(size), UNBOUNDED_BELOW, None, position))
+        sizes = [_InputSize(i, *sized) for i, value in enumerate(inputs) for sized in _symbolic(value)]
+        self._add_plain_sizes(sizes, names)
+        self._add_linear_sizes(sizes)
+        self._add_other_sizes(sizes)
+        self._add_numbers_that_follow(sizes, names)
+
+    def _add_plain_sizes(self, sizes: Iterable[_InputSize], names: Sequence[str]) -> None:
+        """Add the symbols that are a size by themselves."""
+        for size in sizes:
+            if isinstance(size.expr, sympy.Symbol) and size.expr not in self._known:
+                name = "" if not names else names[size.input] + (f".shape[{size.dim}]" if size.dim >= 0 else "")
+                self._add_size(size, name)
+
+    def _add_linear_sizes(self, sizes: Iterable[_InputSize]) -> None:
+        """Solve the sizes a * s + b for their symbols."""
+        for size in sizes:
+            symbols = size.expr.free_symbols
+            if len(symbols) == 1 and not symbols & self._known.keys():
+                self._solve(size, *symbols)
+
+    def _add_other_sizes(self, sizes: Iterable[_InputSize]) -> None:
+        """Add each size with symbols that are still unknown as one symbol."""
+        for size in sizes:
+            if size.expr not in self._known and not self.knows(size.number):
+                self._add_size(size)
+
+    def _add_numbers_that_follow(self, sizes: Iterable[_InputSize], names: Sequence[str]) -> None:
+        """Add a symbol and a guard for each number among the inputs that follows from others."""
+        known = {symbol.input for symbol in self.table if symbol.dim < 0}
+        for size in sizes:
+            if size.dim < 0 and size.input not in known:
+                own, follows = Expr(Op.SYMBOL, len(self.table)), self._expr(size.expr, "")
+                name = names[size.input] if names else dim_name(size.number)
+                self.table.append(Symbol(name, UNBOUNDED_BELOW, None, size.input))
                 self.equal.append(Expr(Op.EQ, 0, (own, follows)))
 
     def dim(self, size: Any, where: str = "") -> Dim:
@@ -161,17 +193,21 @@ class MethodSymbols:
         self._known[name] = expr if factor == 1 else Expr(Op.FLOORDIV, 0, (expr, Expr(Op.CONST, factor)))
         self.table.append(symbol)
 
-    def _solve(self, size: Any, name: Any, position: int, dim: int) -> None:
-        expr = size.node.expr
-        terms = sympy.Poly(expr, name) if expr.is_polynomial(name) else None
+    def _add_size(self, size: _InputSize, name: str = "") -> None:
+        low, high = self._range(size.expr, 0 if size.dim >= 0 else UNBOUNDED_BELOW)
+        self._add(size.expr, Symbol(dim_name(size.number, name), low, high, size.input, size.dim), 1, 0)
+
+    def _solve(self, size: _InputSize, symbol: Any) -> None:
+        terms = sympy.Poly(size.expr, symbol) if size.expr.is_polynomial(symbol) else None
         if terms is None or terms.degree() != 1:
             return
         factor, offset = (int(c) for c in terms.all_coeffs())
         if factor < 1:
             return
-        low, high = self._range(name, 0)
+        low, high = self._range(symbol, 0)
         upper = None if high is None else factor * high + offset
-        self._add(name, Symbol(dim_name(size), factor * low + offset, upper, position, dim), factor, offset)
+        solved = Symbol(dim_name(size.number), factor * low + offset, upper, size.input, size.dim)
+        self._add(symbol, solved, factor, offset)
 
     def _range(self, expr: Any, least: int) -> tuple[int, int | None]:
         """Return the smallest value, at least `least`, and the largest; None if it is unbounded."""
@@ -220,11 +256,6 @@ class MethodSymbols:
 
     def _chain(self, op: Op, args: Iterable[Any], where: str) -> Expr:
         return reduce(lambda left, right: Expr(op, 0, (left, right)), [self._expr(a, where) for a in args])
-
-
-def _least(dim: int) -> int:
-    """Return the smallest possible size; a number, which has the dimension -1, is unbounded."""
-    return 0 if dim >= 0 else UNBOUNDED_BELOW
 
 
 def _symbolic(value: torch.Tensor | torch.SymInt | None) -> list[tuple[int, Any]]:

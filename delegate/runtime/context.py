@@ -20,9 +20,8 @@ from delegate.runtime.translate_errors import translate_input_errors
 
 if TYPE_CHECKING:
     from delegate.devtools.listeners import Listener, Subscription
-    from delegate.runtime.event_watch import ModulePaths
+    from delegate.runtime.event_watch import ModulePaths, ProfiledDelegates
     from delegate.runtime.profile import Profile
-    from delegate.runtime.profiled_delegates import ProfiledDelegates
 
 _numbers = itertools.count()  # of contexts in this process
 _CONTEXT = "the context"  # in messages
@@ -190,8 +189,7 @@ class Context(NotPicklable):
     def _bind_listeners(self, listeners: tuple[tuple[Subscription, bool], ...]) -> None:
         """Bind the methods with other listeners."""
         self.refuse_reentry()
-        from delegate.runtime.event_watch import EventWatch, ModulePaths
-        from delegate.runtime.profiled_delegates import ProfiledDelegates
+        from delegate.runtime.event_watch import EventWatch, ModulePaths, ProfiledDelegates
 
         watch, profiled = None, None
         if listeners:

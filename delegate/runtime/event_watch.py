@@ -1,8 +1,9 @@
-"""The watch that sends the events of a context's calls to listeners."""
+"""What listeners of a context observe: its instructions, and delegates that report their library's operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import takewhile
 from threading import get_ident
@@ -10,14 +11,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from delegate.devtools.events import BoundInstruction, InstructionRun, Kind, MethodRun
+from delegate.devtools.events import BoundInstruction, InstructionRun, Kind, MethodRun, OperatorRun
 from delegate.devtools.listeners import Subscription
+from delegate.errors import BackendFailed
+from delegate.plugins import AUTHOR
 from delegate.program.instructions import reads
-from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program, StorageKind
+from delegate.program.model import DelegateCall, DelegateSpec, Instruction, KernelCall, Method, Program, StorageKind
 from delegate.program.raw import nbytes
 from delegate.report import Report
-from delegate.runtime.backend import Array
-from delegate.runtime.steps import CompactStep, KernelStep, Step
+from delegate.runtime.backend import Array, Delegate, ReportOperator
+from delegate.runtime.call_lock import CallLock
+from delegate.runtime.delegates import close_delegates, lock_of
+from delegate.runtime.steps import CompactStep, KernelStep, Step, failed
 from delegate.runtime.watch import Executor, Shapes
 
 T = TypeVar("T")
@@ -211,3 +216,60 @@ def _described(program: Program, method: Method, call: Instruction) -> tuple[str
         spec = program.delegates[call.delegate]
         return f"partition {spec.name}", "", spec.backend
     return call.kind.name.lower(), "", ""
+
+
+class ProfiledDelegates:
+    """The delegates of a program whose library reports its operators, opened again.
+
+    Args:
+        specs: The specs of all delegates of the program.
+        delegates: The program's delegates.
+        subscriptions: Subscriptions of the listeners that receive the operators.
+
+    Attributes:
+        delegates: number of a delegate -> the delegate and lock in its place.
+
+    Raises:
+        BackendFailed: a delegate could not be opened again.
+    """
+
+    def __init__(
+        self, specs: Sequence[DelegateSpec], delegates: Sequence[Delegate], subscriptions: Sequence[Subscription]
+    ) -> None:
+        self._specs: list[DelegateSpec] = []
+        self._opened: list[Delegate] = []
+        self.delegates: dict[int, tuple[Delegate, CallLock | None]] = {}
+        try:
+            for number, (spec, delegate) in enumerate(zip(specs, delegates, strict=True)):
+                own = _open(spec, delegate, subscriptions)
+                if own is not None:
+                    self._specs.append(spec)
+                    self._opened.append(own)
+                    self.delegates[number] = own, lock_of(spec, own)
+        except BaseException:
+            with suppress(BackendFailed):  # report the error that stopped the opening
+                self.close()
+            raise
+
+    def close(self) -> None:
+        """Close them, which may report further operators; raise BackendFailed if one could not be closed."""
+        close_delegates(self._specs, self._opened)
+
+
+def _open(spec: DelegateSpec, delegate: Delegate, subscriptions: Sequence[Subscription]) -> Delegate | None:
+    try:
+        own = delegate.profiled(_reporter(spec, subscriptions))
+        if own is not None and not isinstance(own, Delegate):
+            raise BackendFailed(f"its profiled() returned a {type(own).__name__}, not a Delegate", remedy=AUTHOR)
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
+        raise failed(spec, error) from error
+    return own
+
+
+def _reporter(spec: DelegateSpec, subscriptions: Sequence[Subscription]) -> ReportOperator:
+    def report(name: str, what: str, start: int, duration: int) -> None:
+        event = OperatorRun(spec.backend, spec.name, name, what, start, duration)
+        for subscription in subscriptions:
+            subscription(event)
+
+    return report
