@@ -84,12 +84,7 @@ class Selection:
         Args:
             graphs: the graphs of all methods.
         """
-        warm_up(self._isolated(), graphs)
-
-    def record_outcomes(self) -> None:
-        """Record the structures that separate processes have tried, and how that ended."""
-        for isolated in self._isolated():
-            isolated.record()
+        warm_up([b.isolated for b in self.backends.values() if b.isolated is not None], graphs)
 
     @property
     def dropped(self) -> dict[str, DelegateError]:
@@ -99,9 +94,6 @@ class Selection:
     def report_notes(self) -> tuple[str, ...]:
         """Return the notes, also on backends that were dropped since."""
         return (*self.notes, *(f"not used: {fault}" for fault in self.dropped.values()))
-
-    def _isolated(self) -> list[IsolatedBackend]:
-        return [b.isolated for b in self.backends.values() if b.isolated is not None]
 
 
 def select(

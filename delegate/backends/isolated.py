@@ -28,7 +28,7 @@ from delegate.backends.region import graph_structure
 from delegate.backends.state import BackendState
 from delegate.backends.transfer import MAKE
 from delegate.cache.runtime.store import Entry, Store
-from delegate.common.field_checks import amount, mapping, text
+from delegate.common.field_checks import amount, count, items, text
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.node import describe, is_compute
 from delegate.errors import BackendBroken, BackendError, DelegateError, PartitionError
@@ -39,9 +39,8 @@ from delegate.verdict import Reason, Verdict, no
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3  # of the entries that hold outcomes
-_DIGITS = 2  # of a structure's digest: those that begin alike share an entry, so there are 256 of a backend
-_MOST = 80  # outcomes of an entry; the first ones go
+FORMAT = 4  # of the entries that hold outcomes
+WHOLE = 0  # the place of a graph's or a region's own outcome, beside those of its nodes, from 1 on
 _MAX_ENDS = 3  # processes that may end during the support checks of one graph, before the rest of it is refused
 _BY_OTHERS = tuple(
     describe_exit(-signal.Signals[name]) for name in ("SIGKILL", "SIGTERM", "SIGINT") if hasattr(signal, name)
@@ -73,67 +72,59 @@ SAFE = Outcome()
 class Outcomes:
     """Structures that the library of a backend has checked or compiled in a separate process, with the outcomes.
 
-    They last as long as this process, and `write` adds the new ones to the cache, if there is one, once in a lowering.
-    There they are spread over entries of bounded size, so its time does not depend on how many are recorded already.
+    They last as long as this process, and beyond it in the cache, if there is one.
 
     Args:
         identity: all that outcomes depend on besides the structure; None if that is unknown, and nothing is recorded.
         store: the cache; None if there is none.
     """
 
-    _RECORDED: dict[tuple[str, str], dict[str, Outcome]] = {}  # noqa: RUF012 - of this process: folder, key -> outcomes
+    _RECORDED: dict[tuple[str, str], dict[int, Outcome]] = {}  # noqa: RUF012 - of this process: folder, key -> outcomes
 
     def __init__(self, identity: Callable[[], str | None], store: Store | None) -> None:
         self._identity, self._store = identity, store
-        self._entries: dict[str, dict[str, Outcome]] = {}  # by key, after they were read
-        self._unwritten: dict[str, dict[str, Outcome]] = {}  # by key
-        self._keys: dict[str, str | None] = {}  # by the start of a structure
+        self._keys: dict[str, str | None] = {}  # by structure
 
-    def get(self, structure: str, limit: float) -> Outcome | None:
-        """Return the outcome at a structure; None if it is unknown, or may be another one within these seconds."""
+    def get(self, structure: str, limit: float, place: int = WHOLE) -> Outcome | None:
+        """Return the outcome at a structure; None if it is unknown, or may be another one within these seconds.
+
+        Args:
+            structure: a digest.
+            limit: seconds.
+            place: position of a node, for the outcome at that node alone.
+        """
         key = self._key(structure)
-        found = None if key is None else self._known(key).get(structure)
-        return found if found is not None and found.holds_within(limit) else None
+        outcome = None if key is None else self._known(key).get(place)
+        return outcome if outcome is not None and outcome.holds_within(limit) else None
 
-    def put(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Record outcomes, except those that the library may not have caused, such as a lack of memory."""
-        for structure, outcome in outcomes.items():
-            if outcome.ending not in _BY_OTHERS and (key := self._key(structure)) is not None:
-                self._known(key)[structure] = outcome
-                self._unwritten.setdefault(key, {})[structure] = outcome
-
-    def write(self) -> None:
-        """Write the new outcomes to the cache."""
-        for key, added in self._unwritten.items():
+    def put(self, structure: str, outcomes: Mapping[int, Outcome]) -> None:
+        """Record outcomes by place, except those that the library may not have caused, such as a lack of memory."""
+        added = {place: outcome for place, outcome in outcomes.items() if outcome.ending not in _BY_OTHERS}
+        key = self._key(structure) if added else None
+        if key is not None:
             known = self._known(key)
-            known |= self._read(key) | added  # other processes write, too
-            for structure in list(known)[:-_MOST]:
-                del known[structure]
+            known |= added
             if self._store is not None:
-                self._store.put(key, {"outcomes": known}, [])
-        self._unwritten.clear()
+                rows = [{"place": place, **outcome._asdict()} for place, outcome in known.items()]
+                self._store.put(key, {"outcomes": rows}, [])
 
     def _key(self, structure: str) -> str | None:
-        """Return the key of the entry that has a structure; None if nothing can be recorded."""
-        start = structure[:_DIGITS]
-        if start not in self._keys:
+        """Return the key of a structure's entry; None if nothing can be recorded."""
+        if structure not in self._keys:
             try:
                 identity = self._identity()
             except DelegateError:  # who uses the identity for more reports it
                 identity = None
-            text = repr(("outcomes", FORMAT, identity, start))
-            self._keys[start] = None if identity is None else hashlib.sha256(text.encode()).hexdigest()
-        return self._keys[start]
+            key = None if identity is None else digest(("outcomes", FORMAT, identity, structure))
+            self._keys[structure] = key
+        return self._keys[structure]
 
-    def _known(self, key: str) -> dict[str, Outcome]:
-        if key not in self._entries:
-            folder = "" if self._store is None else str(self._store.folder)
-            self._entries[key] = self._RECORDED.setdefault((folder, key), {})
-            self._entries[key] |= self._read(key)
-        return self._entries[key]
-
-    def _read(self, key: str) -> dict[str, Outcome]:
-        return {} if self._store is None else self._store.read(key, _outcomes_of) or {}
+    def _known(self, key: str) -> dict[int, Outcome]:
+        place = "" if self._store is None else str(self._store.folder), key
+        if place not in self._RECORDED:
+            entry = None if self._store is None else self._store.read(key, _outcomes_of)
+            self._RECORDED[place] = entry or {}
+        return self._RECORDED[place]
 
 
 class IsolatedBackend:
@@ -234,7 +225,7 @@ class IsolatedBackend:
             except CannotIsolate:
                 return None
             if replies.is_made:
-                self._outcomes.put({name: _outcome(replies, limit)})
+                self._outcomes.put(name, {WHOLE: _outcome(replies, limit)})
             return self._artifact(region, replies)
         if outcome.ending:
             self._raise_ending(region, outcome.ending, is_late=outcome.limit > 0, when=f" {_AGAIN}")
@@ -256,13 +247,8 @@ class IsolatedBackend:
         """Return true if the program of a digest is lowered for the first time, so that its structures may be new."""
         if self._outcomes is None or self._outcomes.get(program, 0.0) is not None:
             return False
-        self._outcomes.put({program: SAFE})
+        self._outcomes.put(program, {WHOLE: SAFE})
         return True
-
-    def record(self) -> None:
-        """Write the outcomes of this lowering to the cache."""
-        if self._outcomes is not None:
-            self._outcomes.write()
 
     def _answer(
         self, node: Node, question: str, read: Callable[[Any], Any], refusal: Callable[[str], Any]
@@ -284,7 +270,7 @@ class IsolatedBackend:
             if ending := self._known_ending(question, node):
                 self.ending = f"{ending} in a support check, {_AGAIN}"
                 return refusal(f"it {ending} when it was queried about it, {_AGAIN}")
-            tried = outcomes.get(self._name(question, node.graph), self._limit)
+            tried = outcomes.get(self._structure(question, node.graph)[0], self._limit)
             if tried is not None or node.graph in self._not_sent:
                 return None
         rest = (n for n in nodes_of(node.graph, node) if _key(n) not in answers)
@@ -297,18 +283,19 @@ class IsolatedBackend:
             self._not_sent.add(node.graph)
             return None
         if outcomes is not None:
-            ended_at = {self._name(question, n.graph, n): r for n, r in replies.items() if r.ending}
-            outcomes.put({name: _outcome(r, self._limit) for name, r in ended_at.items()})
+            structure, places = self._structure(question, node.graph)
+            ended = {places[n]: _outcome(r, self._limit) for n, r in replies.items() if r.ending}
             has_failed = any(isinstance(item, Exception) for r in replies.values() for item in r.items)
-            if len(replies) == len(waiting) and not has_failed:
-                outcomes.put({self._name(question, node.graph): Outcome("", self._limit)})
+            is_safe = len(replies) == len(waiting) and not has_failed
+            outcomes.put(structure, ended | ({WHOLE: Outcome("", self._limit)} if is_safe else {}))
         return _value(answers[key])
 
     def _known_ending(self, question: str, node: Node) -> str:
         """Return how the process ended at a node in an earlier lowering; empty if it did not."""
         if self._outcomes is None:
             return ""
-        outcome = self._outcomes.get(self._name(question, node.graph, node), self._limit)
+        structure, places = self._structure(question, node.graph)
+        outcome = self._outcomes.get(structure, self._limit, places[node])
         return "" if outcome is None else outcome.ending
 
     def _query_nodes(
@@ -338,13 +325,13 @@ class IsolatedBackend:
                 answers.update((_key(n), refusal(why)) for n in refused)
         return found
 
-    def _name(self, question: str, graph: Graph, node: Node | None = None) -> str:
-        """Return a digest of a question, the structure of a graph, and a node of it; None: all its nodes."""
+    def _structure(self, question: str, graph: Graph) -> tuple[str, dict[Node, int]]:
+        """Return a digest of a question and the structure of a graph, and the places of the graph's nodes."""
         if graph not in self._structures:
-            places = {n: number for number, n in enumerate(graph.nodes)}
+            places = {n: number for number, n in enumerate(graph.nodes, 1)}
             self._structures[graph] = digest(graph_structure(graph)), places
         structure, places = self._structures[graph]
-        return digest((question, structure, None if node is None else places[node]))
+        return digest((question, structure)), places
 
     def _artifact(self, region: Region, replies: Replies) -> PreprocessResult:
         """Return the artifact in the replies about a region, or raise its refusal or error."""
@@ -417,14 +404,7 @@ def _value(answer: Any) -> Any:
     return answer
 
 
-def _outcomes_of(entry: Entry) -> dict[str, Outcome]:
-    """Return the outcomes in a cache entry; raises an exception if it makes no sense."""
-    rows = mapping(entry.about, "outcomes")
-    return {name: _outcome_of(row) for name, row in rows.items()}
-
-
-def _outcome_of(row: object) -> Outcome:
-    if not isinstance(row, list):
-        raise TypeError("an outcome should be a list")
-    given = dict(zip(Outcome._fields, row, strict=True))
-    return Outcome(text(given, "ending"), amount(given, "limit"))
+def _outcomes_of(entry: Entry) -> dict[int, Outcome]:
+    """Return the outcomes of an entry of the cache; raises an exception if it makes no sense."""
+    rows = items(entry.about, "outcomes")
+    return {count(row, "place"): Outcome(text(row, "ending"), amount(row, "limit")) for row in rows}

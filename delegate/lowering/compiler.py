@@ -274,10 +274,7 @@ class Compiler:
         Raises:
             PartitionError: nodes stay portable, and the policy forbids that.
         """
-        try:
-            return self._settle(lambda: [method.lowered or self._lower(method) for method in self.methods.values()])
-        finally:
-            self.selection.record_outcomes()
+        return self._settle(lambda: [method.lowered or self._lower(method) for method in self.methods.values()])
 
     def check(self) -> None:
         """Raise the errors of `compile` that need no compiled partition, by compiling to empty artifacts."""

@@ -13,7 +13,7 @@ from torch.fx import Graph
 
 import delegate
 from delegate.backends import compiler_process, isolated
-from delegate.backends.isolated import Outcome, Outcomes, digest
+from delegate.backends.isolated import WHOLE, Outcome, Outcomes
 from delegate.cache.runtime.environment import code_of, versions_of
 from delegate.cache.runtime.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
@@ -358,78 +358,35 @@ def test_it_can_be_switched_off(ends: Site, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_unreadable_entry_is_a_miss(tmp_path: Path) -> None:
-    known = {"a": ["was killed by SIGSEGV", 0.0]}
+    known = {"place": 2, "ending": "was killed by SIGSEGV", "limit": 0.0}
     store = Store(tmp_path)
-    for rows in ({"a": 3}, {"a": ["x"]}, {"a": [1, 0.0]}, {"a": ["x", -1.0]}, {"a": ["x", 10**400]}, [1], known):
+    wrong = ({"place": -1}, {"place": "2"}, {"ending": 3}, {"limit": -1.0}, {"limit": 10**400})
+    for rows in (*([known | change] for change in wrong), [3], {"a": 1}, [known]):
         outcomes = Outcomes(lambda: "identity", store)
-        assert outcomes.get("a", 1.0) is None
+        assert outcomes.get("a", 1.0, 2) is None
         key = outcomes._key("a")
         assert key is not None
         store.put(key, {"outcomes": rows}, [])
         Outcomes._RECORDED.clear()
-        found = Outcomes(lambda: "identity", store).get("a", 1.0)
-        assert (found is not None) == (rows is known)
+        found = Outcomes(lambda: "identity", store).get("a", 1.0, 2)
+        assert (found is not None) == (rows == [known])
         Outcomes._RECORDED.clear()
         store.remove(key)
 
 
-def test_to_record_an_outcome_costs_the_same_however_many_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A lowering records an outcome for each partition that is new, so the time must be linear in partitions."""
-    written: list[int] = []
-    put = Store.put
-
-    def count(self: Store, key: str, about: Any, parts: Any) -> Any:
-        written.append(len(about["outcomes"]))
-        return put(self, key, about, parts)
-
-    monkeypatch.setattr(Store, "put", count)
-    names = [digest(number) for number in range(10_000)]
-    earlier = Outcomes(lambda: "many", Store(tmp_path))
-    earlier.put(dict.fromkeys(names, Outcome()))
-    earlier.write()
+def test_outcomes_of_places_add_up(tmp_path: Path) -> None:
+    outcomes = Outcomes(lambda: "identity", Store(tmp_path))
+    outcomes.put("a", {3: Outcome("was killed by SIGSEGV")})
+    outcomes.put("a", {WHOLE: Outcome()})
     Outcomes._RECORDED.clear()
-    outcomes = Outcomes(lambda: "many", Store(tmp_path))
-    written.clear()
-    for number in range(20):
-        outcomes.put({digest(str(number)): Outcome()})
-        outcomes.write()
-    assert len(written) == 20
-    assert max(written) <= 80
-    Outcomes._RECORDED.clear()
-    known = Outcomes(lambda: "many", Store(tmp_path))
-    assert all(known.get(digest(str(number)), 1.0) for number in range(20))
-    assert sum(known.get(name, 1.0) is not None for name in names) > 9_900
-
-
-@pytest.mark.slow
-def test_outcomes_are_written_once_in_a_lowering(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its partitions and support checks are of many structures, here in one entry."""
-    written: list[dict[str, Any]] = []
-    put = Store.put
-
-    def record(self: Store, key: str, about: Any, parts: Any) -> Any:
-        if "outcomes" in about:
-            written.append(dict(about["outcomes"]))
-        return put(self, key, about, parts)
-
-    monkeypatch.setattr(isolated, "_DIGITS", 0)
-    monkeypatch.setattr(Store, "put", record)
-
-    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.erf(torch.erf(a + b)[:1] + b) + b[:, :1]
-
-    program = lower(function)
-    assert len(program.report.partitions) == 3
-    (outcomes,) = written
-    assert len(outcomes) == 5  # the program, the checks of its graph, and the partitions, of which two are alike
-    lower(function)
-    assert len(written) == 1
+    again = Outcomes(lambda: "identity", Store(tmp_path))
+    assert (again.get("a", 1.0), again.get("a", 1.0, 3)) == (Outcome(), Outcome("was killed by SIGSEGV"))
+    assert again.get("a", 1.0, 4) is again.get("b", 1.0) is None
 
 
 def test_what_others_ended_is_not_recorded() -> None:
     outcomes = Outcomes(lambda: "another", None)
-    outcomes.put({"killed": Outcome("was killed by SIGKILL"), "crashed": Outcome("was killed by SIGSEGV")})
+    outcomes.put("killed", {WHOLE: Outcome("was killed by SIGKILL")})
+    outcomes.put("crashed", {WHOLE: Outcome("was killed by SIGSEGV")})
     assert outcomes.get("killed", 1.0) is None
     assert outcomes.get("crashed", 1.0) is not None
