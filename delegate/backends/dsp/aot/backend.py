@@ -23,7 +23,7 @@ from delegate.backends.dsp.aot.precision import (
     notes_on_infinity,
     without_infinity,
 )
-from delegate.backends.dsp.aot.rewrite import rewritten
+from delegate.backends.dsp.aot.rewrite import rewrite
 from delegate.backends.dsp.deviations import DEVIATIONS
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, backend_options, settings
@@ -151,7 +151,7 @@ class DspBackend(OnnxBackend):
     def preprocess(self, region: Region) -> PreprocessResult:
         if refused := infinite_constants(region) | not_rounded(region) | exact_casts(region):
             raise RegionRefused(refused)
-        return super().preprocess(rewritten(region))
+        return super().preprocess(rewrite(region))
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
         exported = replace(exported, model=replace(exported.model, graph=clamp_exponents(exported.model.graph)))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 import torch
 from torch.fx import Graph, Node
@@ -48,29 +48,17 @@ _WINDOWED = frozenset(
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 
 
-def rewritten(region: Region) -> Region:
+def rewrite(region: Region) -> Region:
     """Return a copy of the region in operators that QNN computes correctly."""
     result = region.copy()
     seen = _seen_through_windows(result.graph)
     for node in list(result.graph.nodes):
         if node in seen:
             _gather(node)
-        if op_name(node) == "aten.hardswish.default" and not _is_quantized(node):
-            _spell_out(node)
-        elif op_name(node) == "aten.mul.Tensor":
-            _order(node)
-        elif op_name(node) == "aten.pow.Tensor_Scalar" and (factors := power_factors(node.args[1])):
-            _multiply(node, *factors)
-        elif op_name(node) in _JOINED and not _is_quantized(node):
-            _prevent_fusion(node, _JOINED[op_name(node)])
-        elif op_name(node) == "aten.add.Tensor" and not _is_quantized(node) and _is_normalized(node):
-            node.args = tuple(_expanded(operand, node) for operand in node.args)
-        elif op_name(node) == "aten.pow.Scalar":
-            _spell_out_power(node)
-        elif op_name(node) == QUANTIZE and _is_hidden_int16(node):
-            _make_unsigned(node)
+        if rule := _RULES.get(op_name(node)):
+            rule(node)
     for node in [n for n in result.graph.nodes if op_name(n) == QUANTIZE and needs_clamp(n)]:
-        _prevent_fusion(node, _LARGEST)
+        _insert_clamp(node, _LARGEST)
     return result
 
 
@@ -137,12 +125,20 @@ def _is_quantized(node: Node) -> bool:
     return all("dequantize" in op_name(source) for source in node.all_input_nodes)
 
 
-def _spell_out(node: Node) -> None:
+def _spell_out_hardswish(node: Node) -> None:
+    if _is_quantized(node):
+        return
     source = node.args[0]
     with node.graph.inserting_before(node):
         gate = node.graph.call_function(aten.hardsigmoid.default, (source,))
     gate.meta = dict(node.meta)
     node.target, node.args = aten.mul.Tensor, (gate, source)
+
+
+def _expand_operands(node: Node) -> None:
+    """Expand the operands of a sum before a layer norm."""
+    if not _is_quantized(node) and _is_normalized(node):
+        node.args = tuple(_expanded(operand, node) for operand in node.args)
 
 
 def _is_normalized(node: Node) -> bool:
@@ -160,7 +156,12 @@ def _expanded(operand: Argument, node: Node) -> Argument:
     return expanded
 
 
-def _prevent_fusion(node: Node, bound: float) -> None:
+def _prevent_fusion(node: Node) -> None:
+    if not _is_quantized(node):
+        _insert_clamp(node, _JOINED[op_name(node)])
+
+
+def _insert_clamp(node: Node, bound: float) -> None:
     """Insert a clamp before a node."""
     source, *others = node.args
     with node.graph.inserting_before(node):
@@ -170,10 +171,13 @@ def _prevent_fusion(node: Node, bound: float) -> None:
     node.args = (clamped, *others)
 
 
-def _multiply(node: Node, count: int, of_root: bool) -> None:
+def _multiply(node: Node) -> None:
     """Replace a power by a product: the HTP's own power of -0.0 is 16, or beyond 65504."""
-    base = node.args[0]
+    base, exponent = node.args
     assert isinstance(base, Node)
+    if (powers := power_factors(exponent)) is None:
+        return
+    count, of_root = powers
     factors = [base] * count
     with node.graph.inserting_before(node):
         if of_root:
@@ -209,9 +213,22 @@ def _is_hidden_int16(node: Node) -> bool:
 
 def _make_unsigned(quantize: Node) -> None:
     """Quantize to uint16 by the same steps: the range and the zero point are higher by 2**15."""
+    if not _is_hidden_int16(quantize):
+        return
     wide = torch.iinfo(torch.uint16)
     quantize.meta = {**quantize.meta, "val": tensor(quantize).to(torch.uint16)}
     for node in (quantize, *quantize.users):
         source, scale, zero_point = node.args[:3]
         assert isinstance(zero_point, int)  # per tensor, it is a number
         node.args = (source, scale, zero_point + 2**15, wide.min, wide.max, torch.uint16)
+
+
+_RULES: dict[str, Callable[[Node], None]] = {
+    "aten.hardswish.default": _spell_out_hardswish,
+    "aten.mul.Tensor": _order,
+    "aten.pow.Tensor_Scalar": _multiply,
+    "aten.pow.Scalar": _spell_out_power,
+    "aten.add.Tensor": _expand_operands,
+    QUANTIZE: _make_unsigned,
+    **dict.fromkeys(_JOINED, _prevent_fusion),
+}
