@@ -17,7 +17,6 @@ from delegate.cache.runtime.folder import (
     cache_folder,
     danger,
 )
-from delegate.cache.runtime.probes import ProbeFiles
 from delegate.cache.runtime.store import Store
 from delegate.cli import output
 from delegate.cli.commands import Command, Group
@@ -65,7 +64,7 @@ _KINDS: dict[str, tuple[type[BoundedFolder], str]] = {
     ARTIFACTS: (Store, "compiled partitions and programs"),
     CHOICES: (Store, "placements and costs"),
     PACKED: (MappedFiles, "files of packed weights"),
-    PLUGINS: (ProbeFiles, "answers of plugins"),
+    PLUGINS: (Store, "answers of plugins"),
 }
 
 

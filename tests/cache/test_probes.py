@@ -9,6 +9,7 @@ import pytest
 
 from delegate.backends.info import BackendAlias
 from delegate.backends.state import check_answer, from_json
+from delegate.cache.runtime.store import Store
 from delegate.common.field_checks import mapping
 from delegate.plugins import Plugin
 from delegate.registry import Registry
@@ -20,14 +21,20 @@ NAMES = ("xnnpack", "gpu")  # a backend, and a name for the best of several
 
 @pytest.fixture
 def answers(tmp_path, monkeypatch):
-    """The files of answers by the name that they are about, and the states that they tell."""
+    """The answers by the name they are about: a function that changes what is stored, the answer, and the state."""
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
-    states = {state.name: state for state in Registry().states()}
-    found = {}
-    for file in (tmp_path / "plugins").iterdir():
-        answer = json.loads(file.read_text())["answer"]
-        found[(answer.get("info") or answer.get("alias") or {}).get("name")] = file
-    return {name: (found[name], states[name]) for name in NAMES}
+    stored, put = {}, Store.put
+
+    def record(store, key, about, parts):
+        answer = about["answer"]
+        name = (answer.get("info") or answer.get("alias") or {}).get("name")
+        stored[name] = lambda change: put(store, key, {**about, **change}, parts), answer
+        return put(store, key, about, parts)
+
+    monkeypatch.setattr(Store, "put", record)
+    found = states()
+    monkeypatch.setattr(Store, "put", put)
+    return {name: (*stored[name], found[name]) for name in NAMES}
 
 
 def states():
@@ -36,10 +43,10 @@ def states():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_cannot_be_is_asked_anew(answers, name):
-    file, state = answers[name]
-    text, kind = file.read_text(), "alias" if name == "gpu" else "info"
+    store, _, state = answers[name]
+    kind = "alias" if name == "gpu" else "info"
     for change in ({"answer": None}, {"time": "now"}, {"answer": {kind: {"name": name}}}, {"answer": {"state": "ok"}}):
-        file.write_text(json.dumps({**json.loads(text), **change}))
+        store(change)
         found = states()[name]
         assert (found.state, found.detail, found.kept) == (state.state, "", False)
         assert states()[name].kept
@@ -47,8 +54,8 @@ def test_what_cannot_be_is_asked_anew(answers, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_a_file_holds_the_state_has_the_types_of_one(answers, name):
-    file, _ = answers[name]
-    data, rng = json.loads(file.read_text())["answer"], random.Random(0)
+    _, answer, _ = answers[name]
+    data, rng = json.loads(json.dumps(answer)), random.Random(0)
     plugin, accepted = Plugin(name, "", "", ""), 0
     for _ in range(2000):
         answer = changed(data, rng)

@@ -152,7 +152,7 @@ def test_the_folder_is_not_scanned_for_each_entry(tmp_path: Path, monkeypatch: p
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("no folder")
     store = Store(tmp_path / place)
-    with pytest.warns(RuntimeWarning, match="cannot be written: .* are compiled again"):
+    with pytest.warns(RuntimeWarning, match="cannot be written: .* is done again"):
         store.put("key", ABOUT, PARTS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -5,23 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from delegate.cache.runtime.folder import PLUGINS, VARIABLE, BoundedFolder, cache_folder, make_private, private
+from delegate.cache.runtime.folder import PLUGINS, VARIABLE, cache_folder, private
+from delegate.cache.runtime.store import Entry, Store
 from delegate.common.field_checks import amount, mapping
-from delegate.common.files import open_nonblocking
 from delegate.plugins import BLOCK_VARIABLE, Plugin
 
 MAX_AGE = 24 * 3600.0  # seconds: devices and drivers come and go without a new version of any distribution
-_MAX_FILES = 500
+_MOST_BYTES = 4 * 2**20
 _FORMAT = 2  # of the answers
 # These do not affect a library: the session, the terminal, and variables of tests and of this project.
 _IGNORED = frozenset({
@@ -34,12 +31,6 @@ _USAGE_DATA = ("TELEMETRY", "USAGE_STATS")  # variables that `delegate.usage_dat
 
 
 _IN_MEMORY: dict[str, dict[str, Any]] = {}  # answers if the cache on disk is off
-
-
-class ProbeFiles(BoundedFolder):
-    """The answers of all plugins, one file for each."""
-
-    suffix = ".json"
 
 
 class ProbeCache:
@@ -55,52 +46,30 @@ class ProbeCache:
     def __init__(self, plugin: Plugin, question: str, paths: Sequence[str], surroundings: tuple[Any, ...]) -> None:
         sources = [tuple(_sources(path.partition(":")[0])) for path in paths]
         key = (_FORMAT, question, tuple(plugin), tuple(paths), surroundings, sources)
-        name = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
+        self._key = hashlib.sha256(repr(key).encode(errors="surrogatepass")).hexdigest()
         folder = private(cache_folder())
-        self._name = name[:40]
-        self._file = None if folder is None else folder / PLUGINS / f"{self._name}{ProbeFiles.suffix}"
+        self._store = None if folder is None else Store(folder / PLUGINS, _MOST_BYTES)
 
     def get(self, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
         """Return the answer; None if there is none, it is too old, or `check` raises an exception for it."""
-        if self._file is None:
-            return _IN_MEMORY.get(self._name)
-        try:
-            with open(self._file, "rb", opener=open_nonblocking) as file:
-                data = json.loads(file.read())
-            answer = dict(mapping(data, "answer"))
+        if self._store is None:
+            return _IN_MEMORY.get(self._key)
+
+        def read(entry: Entry) -> dict[str, Any]:
+            answer = dict(mapping(entry.about, "answer"))
             check(answer)
-            return answer if abs(time.time() - amount(data, "time")) < MAX_AGE else None
-        except FileNotFoundError:
-            return None
-        except Exception:  # an entry that makes no sense, in whatever way
-            with contextlib.suppress(OSError):
-                self._file.unlink()
-            return None
+            if abs(time.time() - amount(entry.about, "time")) >= MAX_AGE:
+                raise ValueError("it is too old")
+            return answer
+
+        return self._store.read(self._key, read)
 
     def put(self, answer: dict[str, Any]) -> None:
         """Store an answer, or leave it to a later process if the disk rejects it."""
-        if self._file is None:
-            _IN_MEMORY[self._name] = answer
-            return
-        folder = self._file.parent
-        with contextlib.suppress(OSError):
-            make_private(folder)
-            _evict(folder)
-            descriptor, name = tempfile.mkstemp(dir=folder, suffix=".new")
-            try:
-                with open(descriptor, "w", encoding="utf-8") as file:
-                    json.dump({"time": time.time(), "answer": answer}, file)
-                os.replace(name, self._file)
-            except BaseException:
-                os.unlink(name)
-                raise
-
-
-def _evict(folder: Path) -> None:
-    """Delete the oldest answers if there are too many."""
-    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
-    for file in files[: max(0, len(files) - _MAX_FILES)]:
-        file.unlink(missing_ok=True)
+        if self._store is None:
+            _IN_MEMORY[self._key] = answer
+        else:
+            self._store.put(self._key, {"time": time.time(), "answer": answer}, [])
 
 
 def surroundings() -> tuple[Any, ...]:

@@ -102,7 +102,7 @@ class Store(BoundedFolder):
             if self.folder not in _warned:
                 _warned.add(self.folder)
                 what = f"the compile cache cannot be written: {error.strerror or error} ({self.folder})"
-                warn_user(f"{what}: partitions are compiled again every time")
+                warn_user(f"{what}: its work is done again every time")
             return None
         self.evict(size)
         return digests
