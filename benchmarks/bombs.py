@@ -25,7 +25,7 @@ from delegate.program.model import (
     DelegateSpec,
     Input,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     Storage,
@@ -50,7 +50,7 @@ def _method(count_in: int = 0, **fields: object) -> Program:
     given |= {"out_tree": Tree("tuple"), "values": (), "instructions": (), "arenas": (64,)}
     given |= fields
     operators = ("aten.add.Tensor", "x" * 1000)
-    return Program((Method(**given),), operators, (), (), (), ())  # type: ignore[arg-type]
+    return Program((MethodDefinition(**given),), operators, (), (), (), ())  # type: ignore[arg-type]
 
 
 def _values(count: int, shape: tuple[object, ...], name: str = "v") -> tuple[Value, ...]:

@@ -434,10 +434,10 @@ def main() -> None:
 
 def write_profile(source: Path | None, target: Path) -> None:
     """Write the profile of this machine for the processes that lower."""
-    from delegate.costs.profile import Profile
+    from delegate.costs.profile import MachineProfile
     from delegate.placement.machine import calibrated
 
-    profile, notes = (Profile.load(source), ()) if source else calibrated(None, print)
+    profile, notes = (MachineProfile.load(source), ()) if source else calibrated(None, print)
     print(*notes, sep="\n", flush=True)
     profile.save(target)
 

@@ -35,6 +35,17 @@ def test_no_module_reaches_itself():
     assert len(list(TopologicalSorter(graph).static_order())) == len(files)  # a CycleError names a cycle
 
 
+def test_no_two_classes_share_a_name() -> None:
+    """Classes of the core, without the templates of `delegate new-backend` and without generated code."""
+    places: dict[str, list[str]] = {}
+    for file in PRODUCT.rglob("*.py"):
+        if "skeleton" not in file.parts and not file.stem.endswith("_generated"):
+            classes = (node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef))
+            for node in classes:
+                places.setdefault(node.name, []).append(module_name(file))
+    assert {name: own for name, own in places.items() if len(own) > 1 and not name.startswith("_")} == {}
+
+
 def wrong_imports(sources: Mapping[str, str], known: set[str]) -> list[str]:
     """Return the imports of modules with tests, and of helpers that belong to the tests of another folder.
 

@@ -10,7 +10,14 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.accuracy.figures import Differences
-from delegate.accuracy.recording import NOT_FINITE, NotFinite, RecordedCall, RecordedInstruction, Recorder, has_more_nan
+from delegate.accuracy.recording import (
+    NOT_FINITE,
+    NotFiniteCall,
+    RecordedCall,
+    RecordedInstruction,
+    RunRecorder,
+    has_more_nan,
+)
 from delegate.accuracy.reference import NodeRunner, flat_arguments, tensors
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.trial import RegionTrial
@@ -20,7 +27,7 @@ from delegate.program.instructions import describe_operator
 Values = Mapping[str, torch.Tensor]  # by node
 
 
-def describe_nan(recorder: Recorder, method: str, trial_of: Callable[[NotFinite], RegionTrial]) -> str:
+def describe_nan(recorder: RunRecorder, method: str, trial_of: Callable[[NotFiniteCall], RegionTrial]) -> str:
     """Describe the first node of a method that gives NaN, or what has NaN without a node.
 
     A partition that gives NaN where torch has none on the same inputs goes before all others.
@@ -45,7 +52,7 @@ def describe_nan(recorder: Recorder, method: str, trial_of: Callable[[NotFinite]
 
 
 def describe_not_finite(
-    recorder: Recorder,
+    recorder: RunRecorder,
     method: str,
     kind: str,
     read: Callable[[RecordedInstruction, RecordedCall], Values],

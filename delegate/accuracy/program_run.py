@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import is_quantized, precision_of
 from delegate.accuracy.figures import Differences
-from delegate.accuracy.recording import Recorder
+from delegate.accuracy.recording import RunRecorder
 from delegate.accuracy.reference import (
     EagerMethods,
     copies,
@@ -41,7 +41,7 @@ Results = Mapping[str, Sequence[Sequence[torch.Tensor]]]  # of each call, by met
 
 
 @dataclass(frozen=True, slots=True)
-class MethodRun:
+class MethodComparison:
     """The figures of a method over all its calls.
 
     Args:
@@ -98,7 +98,7 @@ class ProgramRun:
             self.program, self.registry, self.kernels, fallback="error", trust_code=trust_code, isolate=isolate
         )
 
-    def compare(self, loaded: LoadedProgram, recorder: Recorder) -> Iterator[MethodRun]:
+    def compare(self, loaded: LoadedProgram, recorder: RunRecorder) -> Iterator[MethodComparison]:
         """Run all methods in one context, one after another, beside torch; yield the figures of each.
 
         Raises:
@@ -119,7 +119,7 @@ class ProgramRun:
             references = (eager, eager_floats) if name in floats else (eager,)
             differences, gap = _compare(name, context, references, calls)
             accuracy = _method_accuracy(lowered[name], differences[0], eager, self._reference(name))
-            run = MethodRun(name, differences[0], accuracy)
+            run = MethodComparison(name, differences[0], accuracy)
             if name in floats:
                 against_floats = _method_accuracy(lowered[name], differences[1], eager_floats, FLOAT)
                 figures = None if against_floats.figures is None else gap.accuracy()

@@ -28,7 +28,16 @@ from delegate.errors import DelegateError
 from delegate.partitioner.extraction import LoweredDelegate
 from delegate.program.dtypes import DType
 from delegate.program.instructions import describe_operator, source_of
-from delegate.program.model import Arg, DelegateCall, Instruction, KernelCall, Method, Program, Ref, StructuredCall
+from delegate.program.model import (
+    Arg,
+    DelegateCall,
+    Instruction,
+    KernelCall,
+    MethodDefinition,
+    Program,
+    Ref,
+    StructuredCall,
+)
 from delegate.report.rows import Accuracy
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.call_lock import hold
@@ -150,7 +159,7 @@ class RecordedInstruction:
 
 
 @dataclass(frozen=True, slots=True)
-class NotFinite:
+class NotFiniteCall:
     """The first call of an instruction whose results have NaN or infinity.
 
     Args:
@@ -166,7 +175,7 @@ class NotFinite:
     is_own: bool
 
 
-class Recorder(StepWatch):
+class RunRecorder(StepWatch):
     """A recorder of a program's instructions; a `Watch` of the runtime.
 
     Args:
@@ -174,7 +183,7 @@ class Recorder(StepWatch):
         bounds: the error that an instruction may have.
         is_thorough: compare each kernel with torch, and run each partition twice.
         values: results of torch in the first call, by method and node.
-        bodies: Method name -> name of a control-flow node -> the prefixes of the nodes in its bodies.
+        bodies: MethodDefinition name -> name of a control-flow node -> the prefixes of the nodes in its bodies.
 
     Attributes:
         not_compared: operators of kernels that torch cannot run, such as fused ones.
@@ -194,7 +203,7 @@ class Recorder(StepWatch):
         self._prefixes: dict[str, dict[tuple[int, ...], str]] = {}  # by method and results of an instruction
         self._eager: dict[str, EagerRegion] = {}
         self._by_name: dict[tuple[str, str], RecordedInstruction] = {}
-        self._not_finite: dict[tuple[str, int, bool], NotFinite] = {}
+        self._not_finite: dict[tuple[str, int, bool], NotFiniteCall] = {}
         self.not_compared: set[str] = set()
 
     @property
@@ -207,17 +216,19 @@ class Recorder(StepWatch):
         """The partitions that ran, by name."""
         return {entry.name: entry for entry in self.instructions if entry.delegate is not None}
 
-    def not_finite(self, method: str, kind: str) -> list[NotFinite]:
+    def not_finite(self, method: str, kind: str) -> list[NotFiniteCall]:
         """Return the first NaN, or infinity, of each instruction of a method that has one, in the order of the run."""
         return [f for f in self._not_finite.values() if (f.entry.method, f.kind) == (method, kind)]
 
     def watched(
-        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+        self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction; delegates and kernels are recorded."""
         return [self._wrapped(program, method, call, step) for step in steps]
 
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+    def run(
+        self, program: Program, method: MethodDefinition, call: Instruction, function: Callable[..., T], *args: Any
+    ) -> T:
         """Run the function of an instruction that has no steps."""
         results = function(*args)
         if isinstance(call, KernelCall):
@@ -229,7 +240,7 @@ class Recorder(StepWatch):
         """Return the record of an instruction that runs, which may be in another loop iteration."""
         return self._by_name.setdefault((entry.method, entry.prefix + entry.name), entry)
 
-    def _wrapped(self, program: Program, method: Method, call: Instruction, step: Step) -> Step:
+    def _wrapped(self, program: Program, method: MethodDefinition, call: Instruction, step: Step) -> Step:
         if isinstance(call, DelegateCall) and isinstance(step, DelegateStep):
             name = program.delegates[call.delegate].name
             entry = RecordedInstruction(
@@ -241,13 +252,13 @@ class Recorder(StepWatch):
             return WrappedStep(step, partial(self._run_kernel, step, entry, method, call))
         return step
 
-    def _kernel_entry(self, program: Program, method: Method, call: KernelCall) -> RecordedInstruction:
+    def _kernel_entry(self, program: Program, method: MethodDefinition, call: KernelCall) -> RecordedInstruction:
         name, operator = method.values[call.outputs[0]].name, program.operators[call.operator]
         return RecordedInstruction(
             method.name, name, operator, source_of(method, call), prefix=self._prefix(method, call)
         )
 
-    def _prefix(self, method: Method, call: Instruction) -> str:
+    def _prefix(self, method: MethodDefinition, call: Instruction) -> str:
         """Return the prefix of node names in the body that has an instruction; empty outside of bodies."""
         if method.name not in self._prefixes:
             bodies = self._bodies.get(method.name, {})
@@ -286,7 +297,9 @@ class Recorder(StepWatch):
             if not same(actual, [tensor_of(a, n) for a, n in zip(repeated, entry.region.outputs, strict=True)]):
                 entry.is_stable, entry.worst = False, call
 
-    def _run_kernel(self, step: KernelStep, entry: RecordedInstruction, method: Method, call: KernelCall) -> None:
+    def _run_kernel(
+        self, step: KernelStep, entry: RecordedInstruction, method: MethodDefinition, call: KernelCall
+    ) -> None:
         entry = self.entry(entry)
         if not self.is_thorough:
             step()
@@ -294,7 +307,9 @@ class Recorder(StepWatch):
             self._compare_kernel(step, entry, method, call)
         self._note_not_finite(entry, step.outs, method, call)
 
-    def _compare_kernel(self, step: KernelStep, entry: RecordedInstruction, method: Method, call: KernelCall) -> None:
+    def _compare_kernel(
+        self, step: KernelStep, entry: RecordedInstruction, method: MethodDefinition, call: KernelCall
+    ) -> None:
         """Run a kernel, and torch's operator on the same arguments."""
         arguments = [_argument(a, v, method) for a, v in zip(call.args, step.args, strict=True)]
         inputs = tuple(t for a in arguments for t in (a if isinstance(a, list) else [a]) if isinstance(t, torch.Tensor))
@@ -319,7 +334,7 @@ class Recorder(StepWatch):
             self._add(entry, RecordedCall(inputs, actual, expected, exact or ()), forms)
 
     def _note_not_finite(
-        self, entry: RecordedInstruction, results: Iterable[Any], method: Method, call: KernelCall
+        self, entry: RecordedInstruction, results: Iterable[Any], method: MethodDefinition, call: KernelCall
     ) -> None:
         arrays = zip(results, (method.values[index].dtype for index in call.outputs), strict=True)
         self._note(entry, RecordedCall((), tuple(tensors([to_tensor(array, dtype) for array, dtype in arrays]))))
@@ -329,11 +344,11 @@ class Recorder(StepWatch):
         for kind, test in NOT_FINITE.items():
             if (kind == "NaN" or self.is_thorough) and any(map(test, call.actual)):
                 is_own = kind == "NaN" and any(map(has_more_nan, call.actual, call.expected))
-                self._not_finite.setdefault((kind, id(entry), is_own), NotFinite(kind, entry, call, is_own))
+                self._not_finite.setdefault((kind, id(entry), is_own), NotFiniteCall(kind, entry, call, is_own))
 
 
 def _prefixes(
-    method: Method, instructions: Iterable[Instruction], bodies: Mapping[str, Sequence[str]], prefix: str = ""
+    method: MethodDefinition, instructions: Iterable[Instruction], bodies: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> Iterator[tuple[tuple[int, ...], str]]:
     """Yield the results of each instruction, and the prefix of the node names in its body."""
     for call in instructions:
@@ -344,7 +359,7 @@ def _prefixes(
                 yield from _prefixes(method, block.instructions, bodies, own)
 
 
-def _argument(arg: Arg, value: Any, method: Method) -> Any:
+def _argument(arg: Arg, value: Any, method: MethodDefinition) -> Any:
     """Return an argument of a kernel as torch's operator takes it."""
     if isinstance(arg, Ref):
         return _tensor(value, method.values[arg.index].dtype)

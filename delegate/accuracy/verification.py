@@ -15,8 +15,8 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.layer_noise import layers_of
 from delegate.accuracy.nan import describe_nan, nan_text
-from delegate.accuracy.program_run import MethodRun, ProgramRun
-from delegate.accuracy.recording import NotFinite, RecordedInstruction, Recorder
+from delegate.accuracy.program_run import MethodComparison, ProgramRun
+from delegate.accuracy.recording import NotFiniteCall, RecordedInstruction, RunRecorder
 from delegate.accuracy.samples import Sample, example_samples, origin_of, samples_of
 from delegate.accuracy.trial import RegionTrial
 from delegate.backends.aot import PreprocessResult
@@ -47,7 +47,7 @@ class MeasuredAccuracy:
         partitions: Partition name -> its record, for partitions that a call reached.
     """
 
-    methods: Mapping[str, MethodRun]
+    methods: Mapping[str, MethodComparison]
     partitions: Mapping[str, RecordedInstruction]
 
     def figures(self, partition: str) -> Accuracy | None:
@@ -162,12 +162,12 @@ class Verification:
         """
         kernels = self.selection.kernels
         run = ProgramRun(program, lowered, self.exported, self.floats, self.samples, self.registry, kernels)
-        recorder = Recorder(run.delegates, self.bounds)
+        recorder = RunRecorder(run.delegates, self.bounds)
 
-        def trial_of(found: NotFinite) -> RegionTrial:
+        def trial_of(found: NotFiniteCall) -> RegionTrial:
             return self._trial(run.delegates[found.entry.name], found.call.inputs, artifacts)
 
-        methods: dict[str, MethodRun] = {}
+        methods: dict[str, MethodComparison] = {}
         with run.load() as loaded:
             for method in run.compare(loaded, recorder):
                 name, calls = method.name, self.samples[method.name]

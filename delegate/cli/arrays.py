@@ -10,21 +10,21 @@ import numpy as np
 
 from delegate.errors import InputError, ProgramError, did_you_mean
 from delegate.program.bounds import ExpressionBounds
-from delegate.program.model import Method
+from delegate.program.model import MethodDefinition
 from delegate.runtime.array_files import load_arrays
 from delegate.runtime.loaded import LoadedProgram
-from delegate.runtime.method import Method as Runnable
+from delegate.runtime.method import Method
 from delegate.runtime.random_inputs import free_inputs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def input_names(method: Method) -> list[str]:
+def input_names(method: MethodDefinition) -> list[str]:
     """Return the names of the inputs that the caller chooses, in order."""
     return [method.inputs[i].name for i in free_inputs(method)]
 
 
-def largest_input(method: Method) -> int | None:
+def largest_input(method: MethodDefinition) -> int | None:
     """Return the most elements of an input that the caller chooses; None without a limit."""
     bounds = ExpressionBounds(method.symbols)
     values = [method.inputs[i].value for i in free_inputs(method)]
@@ -32,7 +32,7 @@ def largest_input(method: Method) -> int | None:
     return None if None in sizes else max((size for size in sizes if size is not None), default=0)
 
 
-def chosen_method(program: LoadedProgram, name: str | None, where: str = "") -> Runnable:
+def chosen_method(program: LoadedProgram, name: str | None, where: str = "") -> Method:
     """Return the method of `--method`, else the method of a plain call.
 
     Args:

@@ -18,7 +18,7 @@ from delegate.common.files import open_to_read
 from delegate.errors import DelegateError
 from delegate.program import file
 from delegate.program.expr import Dim
-from delegate.program.model import Method, Program
+from delegate.program.model import MethodDefinition, Program
 from delegate.program.source import MAGIC
 from delegate.program.text import constant_bytes, debug_bytes, program_lines
 from delegate.report import Report
@@ -64,7 +64,7 @@ def _delegates(program: Program) -> list[dict[str, Any]]:
     ]
 
 
-def _method(method: Method, spaces: list[str]) -> dict[str, Any]:
+def _method(method: MethodDefinition, spaces: list[str]) -> dict[str, Any]:
     tensors = [(i.name, method.values[i.value]) for i in method.inputs if i.value >= 0]
     return {
         "name": method.name,

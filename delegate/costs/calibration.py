@@ -24,7 +24,7 @@ from delegate.compile import to_backend
 from delegate.costs import kinds
 from delegate.costs.estimates import Estimates
 from delegate.costs.machine import BUSY
-from delegate.costs.profile import PlaceRates, Profile, Rate
+from delegate.costs.profile import MachineProfile, PlaceRates, Rate
 from delegate.costs.quantities import Quantities
 from delegate.edge.export import to_edge
 from delegate.partitioner.partitioner import CapabilityPartitioner
@@ -40,7 +40,7 @@ _MOST_WAITING = 0.25  # a share of the time without a core, beyond which the sec
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CalibrationRow:
     """A model for one kind of operator.
 
     Args:
@@ -103,17 +103,17 @@ def _copy(x: Tensor, y: Tensor) -> Tensor:
 
 _CALLS = [((1, 16),), ((128, 1024),), ((1, 16),) * 8]
 ROWS = (
-    Row("call", 0, lambda *values: tuple(map(torch.relu, values)), _CALLS),
-    Row(kinds.SIMPLE, 16, _repeat(4, _simple), [((1, 16),), ((128, 1024),), ((2048, 1024),)]),
-    Row(kinds.FUNCTION, 8, _repeat(4, _function), [((1, 16),), ((256, 512),), ((2048, 1024),)]),
-    Row(kinds.REDUCTION, 4, _repeat(4, _reduce), [((4, 16),), ((256, 512),), ((2048, 1024),)]),
-    Row(
+    CalibrationRow("call", 0, lambda *values: tuple(map(torch.relu, values)), _CALLS),
+    CalibrationRow(kinds.SIMPLE, 16, _repeat(4, _simple), [((1, 16),), ((128, 1024),), ((2048, 1024),)]),
+    CalibrationRow(kinds.FUNCTION, 8, _repeat(4, _function), [((1, 16),), ((256, 512),), ((2048, 1024),)]),
+    CalibrationRow(kinds.REDUCTION, 4, _repeat(4, _reduce), [((4, 16),), ((256, 512),), ((2048, 1024),)]),
+    CalibrationRow(
         kinds.PRODUCT,
         2,
         _repeat(2, F.linear),
         [((1, 64), (64, 64)), ((1, 1024), (1024, 1024)), ((64, 256), (256, 256)), ((256, 768), (768, 768))],
     ),
-    Row(
+    CalibrationRow(
         kinds.CONVOLUTION,
         2,
         _repeat(2, lambda x, w: F.conv2d(x, w, padding=1)),
@@ -125,13 +125,13 @@ ROWS = (
             ((1, 256, 7, 7), (256, 256, 3, 3)),
         ],
     ),
-    Row(
+    CalibrationRow(
         kinds.POINTWISE,
         2,
         _repeat(2, F.conv2d),
         [((1, 8, 8, 8), (8, 8, 1, 1)), ((1, 128, 28, 28), (128, 128, 1, 1)), ((8, 64, 28, 28), (64, 64, 1, 1))],
     ),
-    Row(
+    CalibrationRow(
         kinds.DEPTHWISE,
         2,
         _repeat(2, lambda x, w: F.conv2d(x, w, padding=1, groups=len(w))),
@@ -142,51 +142,59 @@ ROWS = (
             ((8, 32, 28, 28), (32, 1, 3, 3)),
         ],
     ),
-    Row(
+    CalibrationRow(
         kinds.VOLUME,
         1,
         lambda x, w: F.conv3d(x, w, padding=1),
         [((1, 4, 8, 8, 8), (8, 4, 3, 3, 3)), ((1, 16, 16, 16, 16), (16, 16, 3, 3, 3))],
     ),
-    Row(
+    CalibrationRow(
         kinds.TRANSPOSED,
         1,
         lambda x, w: F.conv_transpose2d(x, w, stride=2),
         [((1, 8, 8, 8), (8, 8, 2, 2)), ((1, 32, 32, 32), (32, 3, 4, 4)), ((1, 64, 14, 14), (64, 32, 2, 2))],
     ),
-    Row(
+    CalibrationRow(
         kinds.ATTENTION,
         1,
         F.scaled_dot_product_attention,
         [((1, 2, 8, 16),) * 3, ((1, 4, 512, 8),) * 3, ((1, 8, 128, 64),) * 3, ((1, 8, 512, 64),) * 3],
     ),
-    Row(kinds.SOFTMAX, 4, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((256, 512),), ((8192, 16),)]),
-    Row(
+    CalibrationRow(
+        kinds.SOFTMAX, 4, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((256, 512),), ((8192, 16),)]
+    ),
+    CalibrationRow(
         kinds.NORM, 4, _repeat(4, lambda x: F.layer_norm(x, x.shape[-1:])), [((4, 16),), ((256, 512),), ((2048, 512),)]
     ),
-    Row(kinds.GATHER, 1, _gather, [((64, 16), (16,)), ((4096, 64), (4096,))]),
-    Row(kinds.SCATTER, 1, _scatter, [((64, 16), (16,), (16, 16)), ((4096, 64), (4096,), (4096, 64))]),
-    Row(
+    CalibrationRow(kinds.GATHER, 1, _gather, [((64, 16), (16,)), ((4096, 64), (4096,))]),
+    CalibrationRow(kinds.SCATTER, 1, _scatter, [((64, 16), (16,), (16, 16)), ((4096, 64), (4096,), (4096, 64))]),
+    CalibrationRow(
         kinds.COPY, 2, _copy, [((1, 4, 16), (1, 4, 16)), ((4, 128, 128), (4, 128, 128)), ((8, 512, 512), (8, 512, 512))]
     ),
-    Row(kinds.AVERAGE, 2, _repeat(2, lambda x: F.avg_pool2d(x, 5, 1, 2)), [((1, 8, 8, 8),), ((1, 32, 48, 48),)]),
-    Row(kinds.WINDOW, 3, _repeat(3, lambda x: F.max_pool2d(x, 3, 1, 1)), [((1, 8, 8, 8),), ((1, 32, 56, 56),)]),
-    Row(kinds.INDEX, 1, lambda x, i: x[i], [((64, 16), (16,)), ((4096, 64), (4096,))]),
-    Row(kinds.POWER, 4, _repeat(4, lambda x: torch.sin(torch.pow(x * x, 0.7))), [((1, 16),), ((64, 256),)]),
-    Row(kinds.RESIZE, 1, _double, [((1, 4, 4, 4),), ((1, 16, 32, 32),)]),
-    Row(kinds.RESIZE, 1, _halve, [((1, 3, 256, 256),)]),
-    Row(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
-    Row(kinds.SCAN, 1, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),), ((4096, 16),)]),
-    Row(kinds.ELEMENT_GATHER, 1, lambda x, i: torch.gather(x, 1, i), [((16, 64), (16, 16)), ((64, 1024), (64, 256))]),
-    Row(
+    CalibrationRow(
+        kinds.AVERAGE, 2, _repeat(2, lambda x: F.avg_pool2d(x, 5, 1, 2)), [((1, 8, 8, 8),), ((1, 32, 48, 48),)]
+    ),
+    CalibrationRow(
+        kinds.WINDOW, 3, _repeat(3, lambda x: F.max_pool2d(x, 3, 1, 1)), [((1, 8, 8, 8),), ((1, 32, 56, 56),)]
+    ),
+    CalibrationRow(kinds.INDEX, 1, lambda x, i: x[i], [((64, 16), (16,)), ((4096, 64), (4096,))]),
+    CalibrationRow(kinds.POWER, 4, _repeat(4, lambda x: torch.sin(torch.pow(x * x, 0.7))), [((1, 16),), ((64, 256),)]),
+    CalibrationRow(kinds.RESIZE, 1, _double, [((1, 4, 4, 4),), ((1, 16, 32, 32),)]),
+    CalibrationRow(kinds.RESIZE, 1, _halve, [((1, 3, 256, 256),)]),
+    CalibrationRow(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
+    CalibrationRow(kinds.SCAN, 1, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),), ((4096, 16),)]),
+    CalibrationRow(
+        kinds.ELEMENT_GATHER, 1, lambda x, i: torch.gather(x, 1, i), [((16, 64), (16, 16)), ((64, 1024), (64, 256))]
+    ),
+    CalibrationRow(
         kinds.WIDE_DEPTHWISE,
         1,
         lambda x, w: F.conv2d(x, w, groups=len(w)),
         [((1, 3, 16, 16), (3, 1, 7, 7)), ((1, 3, 48, 48), (3, 1, 11, 11))],
     ),
-    Row(kinds.SAMPLE, 1, _sample_grid, [((1, 4, 8, 8), (1, 4, 4, 2)), ((1, 16, 32, 32), (1, 32, 32, 2))]),
-    Row(kinds.SPECIAL, 1, lambda x: torch.erfinv(x * 0.1), [((4, 16),), ((64, 256),)]),
-    Row(kinds.SORT, 1, lambda x: torch.sort(x)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
+    CalibrationRow(kinds.SAMPLE, 1, _sample_grid, [((1, 4, 8, 8), (1, 4, 4, 2)), ((1, 16, 32, 32), (1, 32, 32, 2))]),
+    CalibrationRow(kinds.SPECIAL, 1, lambda x: torch.erfinv(x * 0.1), [((4, 16),), ((64, 256),)]),
+    CalibrationRow(kinds.SORT, 1, lambda x: torch.sort(x)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
 )
 
 
@@ -202,7 +210,7 @@ _INDEXED = frozenset({kinds.GATHER, kinds.INDEX, kinds.ELEMENT_GATHER, kinds.SCA
 class _Model(nn.Module):
     """A row in one size; tensors after the first one are weights, unless the row has none."""
 
-    def __init__(self, row: Row, shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, row: CalibrationRow, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         self.forward_of = row.forward
@@ -238,7 +246,7 @@ class _Sample:
         seconds: the least median of its measurements, since other processes only add to it.
     """
 
-    row: Row
+    row: CalibrationRow
     operators: Sequence[Quantities]
     values: int
     crossing: int
@@ -278,7 +286,7 @@ def measure(place: str, limit: float) -> PlaceRates:
         return _fit(place, samples)
 
 
-def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]], stack: ExitStack) -> _Sample | None:
+def _sample(place: str, row: CalibrationRow, shapes: Sequence[tuple[int, ...]], stack: ExitStack) -> _Sample | None:
     """Return the first measurement of a row in one size; the stack closes its program."""
     model = _Model(row, shapes).eval()
     exported = torch.export.export(model, model.inputs)
@@ -298,7 +306,7 @@ def _sample(place: str, row: Row, shapes: Sequence[tuple[int, ...]], stack: Exit
     return sample
 
 
-_NOTHING = Profile("", {})
+_NOTHING = MachineProfile("", {})
 
 
 def _fit(place: str, samples: Sequence[_Sample]) -> PlaceRates:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Set
 from torch.fx import Node
 
 from delegate.costs.kinds import FUNCTION, LIKE, VIEW
-from delegate.costs.profile import PlaceRates, Profile, Rate
+from delegate.costs.profile import MachineProfile, PlaceRates, Rate
 from delegate.costs.quantities import Quantities, quantities_of
 from delegate.edge.node import is_constant, nbytes
 from delegate.plugins import PORTABLE
@@ -23,7 +23,7 @@ class Estimates:
         places: those that a plan may use; None: all.
     """
 
-    def __init__(self, profile: Profile, places: Set[str] | None = None) -> None:
+    def __init__(self, profile: MachineProfile, places: Set[str] | None = None) -> None:
         self.profile, self.places = profile, places
         self._quantities: dict[Node, Quantities] = {}
         self._nbytes: dict[Node, int] = {}

@@ -66,7 +66,7 @@ class PlaceRates:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class MachineProfile:
     """The rates of one machine's places.
 
     Args:
@@ -81,7 +81,7 @@ class Profile:
         """Return the rates of a place; an unknown place has the rates of a common library."""
         return self.places.get(place) or self.places[UNKNOWN]
 
-    def with_place(self, name: str, rates: PlaceRates) -> Profile:
+    def with_place(self, name: str, rates: PlaceRates) -> MachineProfile:
         """Return the profile with other rates of a place."""
         return replace(self, places={**self.places, name: rates})
 
@@ -91,7 +91,7 @@ class Profile:
         return json.dumps(_round(data), indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, source: str, where: str = "") -> Profile:
+    def from_json(cls, source: str, where: str = "") -> MachineProfile:
         """Return the profile in a text from `to_json`; raises PartitionError for another one.
 
         `where` is for the message.
@@ -110,17 +110,17 @@ class Profile:
         write_text(path, self.to_json(), "the profile")
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Profile:
+    def load(cls, path: str | os.PathLike[str]) -> MachineProfile:
         """Read a file; raises PartitionError if it has no profile, and places that it lacks have the shipped rates."""
         own = cls.from_json(read_text(path, "the profile", _AGAIN), str(path))
         return replace(own, places={**shipped().places, **own.places})
 
 
 @cache
-def shipped() -> Profile:
+def shipped() -> MachineProfile:
     """Return the profile that comes with the package: of a 2025 server with AVX-512 and two threads."""
     source = files(__package__).joinpath(_FILE)
-    return Profile.from_json(source.read_text("utf-8"), _FILE)
+    return MachineProfile.from_json(source.read_text("utf-8"), _FILE)
 
 
 def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:

@@ -10,7 +10,7 @@ from typing import Any
 
 from delegate.program.debug_info import DebugInfo
 from delegate.program.instructions import walk
-from delegate.program.model import KernelCall, Method, Program, Ref
+from delegate.program.model import KernelCall, MethodDefinition, Program, Ref
 from delegate.report import Report
 
 _NONE = "-"
@@ -98,7 +98,7 @@ def _methods(program: Program) -> Facts:
     return facts
 
 
-def _type(method: Method, index: int) -> str:
+def _type(method: MethodDefinition, index: int) -> str:
     value = method.values[index]
     return f"{value.dtype.name}[{', '.join(map(str, value.shape))}]"
 

@@ -11,7 +11,7 @@ import numpy as np
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.instructions import describe_operator, source_of
-from delegate.program.model import DelegateCall, Instruction, KernelCall, Method, Program
+from delegate.program.model import DelegateCall, Instruction, KernelCall, MethodDefinition, Program
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
@@ -43,13 +43,15 @@ class _FirstNan(StepWatch):
         self.found = ""
 
     def watched(
-        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+        self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction, in which kernels and delegates are observed."""
         run = partial(self._run, program, method, call)
         return [WrappedStep(s, partial(run, s)) if isinstance(s, KernelStep | DelegateStep) else s for s in steps]
 
-    def _run(self, program: Program, method: Method, call: Instruction, step: KernelStep | DelegateStep) -> None:
+    def _run(
+        self, program: Program, method: MethodDefinition, call: Instruction, step: KernelStep | DelegateStep
+    ) -> None:
         step()
         results = step.outs if isinstance(step, KernelStep) else step.outputs
         dtypes = (method.values[index].dtype for index in call.outputs)
@@ -65,7 +67,7 @@ def _has_nan(result: Any, dtype: DType) -> bool:
     return numbers.dtype.kind in "fc" and bool(np.isnan(numbers).any())
 
 
-def _describe(program: Program, method: Method, call: Instruction) -> str:
+def _describe(program: Program, method: MethodDefinition, call: Instruction) -> str:
     if isinstance(call, DelegateCall):
         spec = program.delegates[call.delegate]
         return f"partition {spec.name} on {spec.backend}"

@@ -21,7 +21,7 @@ from delegate.program.model import (
     DelegateCall,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     Storage,
@@ -34,7 +34,7 @@ from delegate.report import Report
 from delegate.report.rows import PartitionReport
 
 
-def assign_device_memory(method: Method, tables: SharedTables) -> Method:
+def assign_device_memory(method: MethodDefinition, tables: SharedTables) -> MethodDefinition:
     """Assign values that one delegate produces and another one reads to the device's memory.
 
     Values that the host reads, too, are copied after the delegate that produces them. If sizes depend on data, all
@@ -53,7 +53,7 @@ def assign_device_memory(method: Method, tables: SharedTables) -> Method:
     return _MemoryAssigner(method, tables, spaces, resident, shared, readers).method()
 
 
-def _readers(method: Method, spaces: Sequence[int]) -> dict[int, set[int]]:
+def _readers(method: MethodDefinition, spaces: Sequence[int]) -> dict[int, set[int]]:
     """Return the memory spaces of each value's readers; 0 for all but delegates of a device."""
     spaces_of: dict[int, set[int]] = defaultdict(set)
     for call in walk(method.instructions):
@@ -66,7 +66,7 @@ def _readers(method: Method, spaces: Sequence[int]) -> dict[int, set[int]]:
     return spaces_of
 
 
-def _share(method: Method, spaces: Sequence[int], resident: Mapping[int, int]) -> list[tuple[int, int]]:
+def _share(method: MethodDefinition, spaces: Sequence[int], resident: Mapping[int, int]) -> list[tuple[int, int]]:
     """Return values outside of a memory space that several delegates of it read, each with the space."""
     calls = list(walk(method.instructions))
     produced = {o for c in calls for o in c.outputs}
@@ -95,7 +95,7 @@ class _MemoryAssigner:
 
     def __init__(
         self,
-        method: Method,
+        method: MethodDefinition,
         tables: SharedTables,
         spaces: Sequence[int],
         resident: Mapping[int, int],
@@ -108,7 +108,7 @@ class _MemoryAssigner:
         self._copies: dict[int, int] = {}
         self._uploads: dict[tuple[int, int], int] = {}
 
-    def method(self) -> Method:
+    def method(self) -> MethodDefinition:
         values = list(self._method.values)
         for index, space in self._resident.items():
             value = values[index]
@@ -198,7 +198,7 @@ def with_device_copies(report: Report, program: Program, lowered: Iterable[Lower
 
 def _with_copies(
     partition: PartitionReport,
-    method: Method,
+    method: MethodDefinition,
     call: DelegateCall,
     region: Region,
     fetched: set[int],
@@ -215,6 +215,6 @@ def _with_copies(
     )
 
 
-def _stays(method: Method, index: int) -> bool:
+def _stays(method: MethodDefinition, index: int) -> bool:
     storage = method.values[index].storage
     return storage.kind is StorageKind.ARENA and storage.index > 0

@@ -1,4 +1,4 @@
-"""One lowered graph -> one Method: inputs, instructions, results, new values of states."""
+"""One lowered graph -> one method: inputs, instructions, results, new values of states."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from delegate.memory.storage import UNPLANNED
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.dtypes import DType
 from delegate.program.instructions import COPY
-from delegate.program.model import Arg, Input, Method, Ref, Storage, StorageKind, Tree, Value
+from delegate.program.model import Arg, Input, MethodDefinition, Ref, Storage, StorageKind, Tree, Value
 
 _LEAF = Tree("leaf")
 
 
-def emit_method(lowered: LoweredProgram, shared: SharedTables, kernels: Kernels) -> Method:
+def emit_method(lowered: LoweredProgram, shared: SharedTables, kernels: Kernels) -> MethodDefinition:
     """Return the method of a lowered graph, without planned memory.
 
     Args:
@@ -42,7 +42,7 @@ def emit_method(lowered: LoweredProgram, shared: SharedTables, kernels: Kernels)
     return _MethodEmitter(lowered, shared, kernels).emit()
 
 
-def emit_inputs(edge: EdgeProgram, kernels: Kernels) -> Method:
+def emit_inputs(edge: EdgeProgram, kernels: Kernels) -> MethodDefinition:
     """Return a method with only its inputs, which is enough to check arguments."""
     return _MethodEmitter(LoweredProgram(edge, {}), SharedTables(), kernels).emit_inputs()
 
@@ -60,7 +60,7 @@ class _MethodEmitter:
         self.graph = GraphEmitter(self.tables, lowered.delegates, self._placed, reads_data=True)
         self.input_values: dict[Node, int] = {}
 
-    def emit(self) -> Method:
+    def emit(self) -> MethodDefinition:
         inputs = tuple(self._input(i, leaf) for i, leaf in enumerate(self.edge.inputs))
         results = self.graph.emit(self.edge.graph)
         self.tables.require_kernels()
@@ -72,7 +72,7 @@ class _MethodEmitter:
         symbols = self.tables.symbols
         conditions = (*self.edge.guards, *self.graph.guards)
         assumed = guards(conditions, sizes, symbols, self.tables.shared.warnings.append)
-        return Method(
+        return MethodDefinition(
             name=self.edge.name,
             inputs=inputs,
             outputs=outputs,
@@ -86,11 +86,11 @@ class _MethodEmitter:
             guards=tuple(dict.fromkeys((*symbols.equal, *assumed))),
         )
 
-    def emit_inputs(self) -> Method:
+    def emit_inputs(self) -> MethodDefinition:
         inputs = tuple(self._input(i, leaf) for i, leaf in enumerate(self.edge.inputs))
         trees = (tree_of(self.edge.in_spec), tree_of(self.edge.out_spec))
         values, symbols = tuple(self.tables.values), tuple(self.tables.symbols.table)
-        return Method(self.edge.name, inputs, (), *trees, values, (), symbols)
+        return MethodDefinition(self.edge.name, inputs, (), *trees, values, (), symbols)
 
     def _input(self, number: int, leaf: EdgeInput) -> Input:
         if leaf.is_literal:

@@ -26,7 +26,7 @@ from delegate.kernels.selection import Kernels
 from delegate.memory.size_bounds import planned_at_bounds
 from delegate.memory.storage import assign_storage
 from delegate.partitioner.extraction import LoweredProgram
-from delegate.program.model import Method, Program
+from delegate.program.model import MethodDefinition, Program
 from delegate.program.stages import depends_on_data
 from delegate.program.verifier import verify
 
@@ -82,10 +82,10 @@ def emit(
 
 def _fallbacks(
     methods: Iterable[LoweredProgram], shared: SharedTables, kernels: Kernels, keep: Mapping[str, bool]
-) -> list[Method]:
+) -> list[MethodDefinition]:
     """Return the fallback methods for the delegates of these backends; set them in the delegates' specs."""
     regions = {name: (d.region, m.program.range_constraints) for m in methods for name, d in m.delegates.items()}
-    fallbacks: list[Method] = []
+    fallbacks: list[MethodDefinition] = []
     for number, spec in enumerate(shared.delegates):
         if spec.backend not in keep:
             continue
@@ -102,7 +102,7 @@ def _fallbacks(
     return fallbacks
 
 
-def _planned(program: Program, method: Method, kernels: Kernels) -> Method:
+def _planned(program: Program, method: MethodDefinition, kernels: Kernels) -> MethodDefinition:
     if depends_on_data(method):
         return method
     if method.symbols:
@@ -112,7 +112,9 @@ def _planned(program: Program, method: Method, kernels: Kernels) -> Method:
     return method._replace(values=values, arenas=plan.arenas)
 
 
-def emit_fallback(region: Region, ranges: Mapping[Any, Any], shared: SharedTables, kernels: Kernels) -> Method:
+def emit_fallback(
+    region: Region, ranges: Mapping[Any, Any], shared: SharedTables, kernels: Kernels
+) -> MethodDefinition:
     """Return a method with the inputs and outputs of the region's delegate, without planned memory.
 
     Args:

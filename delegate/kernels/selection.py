@@ -10,7 +10,7 @@ from delegate.errors import KernelError
 from delegate.kernels.table import with_any_layout
 from delegate.program.dtypes import DType
 from delegate.program.instructions import refs
-from delegate.program.model import KernelCall, Method, Program, Ref, StorageKind
+from delegate.program.model import KernelCall, MethodDefinition, Program, Ref, StorageKind
 
 if TYPE_CHECKING:
     from delegate.kernels.libraries import KernelRequest
@@ -80,7 +80,7 @@ class Kernels:
             return chosen
         return with_any_layout(chosen, next((kernel for kernel in kernels if not kernel.contiguous), None))
 
-    def of(self, program: Program, method: Method, call: KernelCall, *, allocates: bool = False) -> Kernel:
+    def of(self, program: Program, method: MethodDefinition, call: KernelCall, *, allocates: bool = False) -> Kernel:
         """Return the kernel of an instruction; raise KernelError with operator, dtypes and the user's line."""
         op = program.operators[call.operator]
         dtypes = {method.values[i].dtype for i in (*refs(call.args), *call.outputs)}
@@ -109,12 +109,12 @@ def kernels_of(registry: Registry, requested: KernelRequest | None) -> Kernels:
     return Kernels(find_tables, of_package)
 
 
-def _must_be_view(method: Method, call: KernelCall) -> bool:
+def _must_be_view(method: MethodDefinition, call: KernelCall) -> bool:
     """Return True if the memory plan has no place for a copy."""
     return any(method.values[o].storage.kind is StorageKind.ALIAS for o in call.outputs)
 
 
-def base_of(method: Method, call: KernelCall) -> int:
+def base_of(method: MethodDefinition, call: KernelCall) -> int:
     """Return the value that the results of a view alias: its first argument.
 
     Raise KernelError if that is not a tensor.
@@ -125,7 +125,7 @@ def base_of(method: Method, call: KernelCall) -> int:
     return first.index
 
 
-def place(method: Method, call: KernelCall) -> str:
+def place(method: MethodDefinition, call: KernelCall) -> str:
     """Return the location of an instruction for messages: the method, its result, the user's line."""
     name = f", {method.values[call.outputs[0]].name}" if call.outputs else ""
     source = method.sources[call.source] if call.source >= 0 else ""

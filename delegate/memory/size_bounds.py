@@ -19,7 +19,7 @@ from delegate.program.model import (
     Block,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     StorageKind,
     StructuredCall,
@@ -32,7 +32,7 @@ from delegate.program.stages import used_symbols
 LARGEST_ARENA = 1 << 30  # bytes; more is not reserved for sizes that may never occur
 
 
-def planned_at_bounds(program: Program, method: Method, kernels: Kernels) -> Method:
+def planned_at_bounds(program: Program, method: MethodDefinition, kernels: Kernels) -> MethodDefinition:
     """Return the method with its memory planned for all its sizes; unchanged if that is impossible.
 
     It is impossible if a value has no bound, or if the arena would exceed `LARGEST_ARENA`. It is also impossible if the
@@ -58,7 +58,7 @@ def _example(symbol: Symbol) -> int:
     return max(symbol.minimum, 2) if symbol.maximum is None else symbol.maximum
 
 
-def views_hold(program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, Number]) -> bool:
+def views_hold(program: Program, method: MethodDefinition, kernels: Kernels, symbols: Mapping[int, Number]) -> bool:
     """Return True if all planned views of a method are views at these sizes.
 
     Raises:
@@ -70,7 +70,9 @@ def views_hold(program: Program, method: Method, kernels: Kernels, symbols: Mapp
 class _Views:
     """Computes the views of a method on arrays without memory."""
 
-    def __init__(self, program: Program, method: Method, kernels: Kernels, symbols: Mapping[int, Number]) -> None:
+    def __init__(
+        self, program: Program, method: MethodDefinition, kernels: Kernels, symbols: Mapping[int, Number]
+    ) -> None:
         self._program, self._method, self._kernels, self._symbols = program, method, kernels, symbols
         self._views: dict[int, Array] = {}
 

@@ -22,7 +22,7 @@ from delegate.program.model import (
     Arg,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     Storage,
@@ -52,14 +52,14 @@ def owner(index: int, storages: Sequence[Storage]) -> int:
     return index
 
 
-def is_planned(method: Method) -> bool:
+def is_planned(method: MethodDefinition) -> bool:
     """Return True if the method has a memory plan."""
     return all(size >= 0 for size in method.arenas)
 
 
 def assign_storage(
     program: Program,
-    method: Method,
+    method: MethodDefinition,
     kernels: Kernels,
     symbols: Mapping[int, Number],
     sizes: Sequence[int] | None = None,
@@ -87,7 +87,7 @@ def concrete(arg: Arg, symbols: Mapping[int, Number]) -> Any:
     return arg.evaluate(symbols) if isinstance(arg, Expr) else arg
 
 
-def call_view(kernel: Kernel, args: Sequence[Any], method: Method, call: KernelCall) -> list[Array] | None:
+def call_view(kernel: Kernel, args: Sequence[Any], method: MethodDefinition, call: KernelCall) -> list[Array] | None:
     """Return the views of a view kernel, one per result of its call; None if the strides allow none.
 
     Raises:
@@ -131,7 +131,7 @@ class _Assignment:
     def __init__(
         self,
         program: Program,
-        method: Method,
+        method: MethodDefinition,
         kernels: Kernels,
         symbols: Mapping[int, Number],
         sizes: Sequence[int] | None,

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import Verify
 from delegate.costs.estimates import Estimates
 from delegate.costs.machine import BUSY, is_busy
-from delegate.costs.profile import SHIPPED, Profile, shipped
+from delegate.costs.profile import SHIPPED, MachineProfile, shipped
 from delegate.edge.torch_private import FakeTensor, pytree
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
@@ -46,7 +46,7 @@ class CostStrategy(Strategy):
         profile: Another machine's profile; None: this machine's own, which `calibrate` measures.
     """
 
-    def __init__(self, lockfile: PathLike | None, profile: Profile | None = None) -> None:
+    def __init__(self, lockfile: PathLike | None, profile: MachineProfile | None = None) -> None:
         super().__init__(lockfile)
         self._profile = profile
         self._cache: bool | None = None
@@ -75,7 +75,7 @@ class EstimatedStrategy(CostStrategy):
     """
 
     def __init__(self, race: float, machine: PathLike | None, lockfile: PathLike | None) -> None:
-        super().__init__(lockfile, None if machine is None else Profile.load(machine))
+        super().__init__(lockfile, None if machine is None else MachineProfile.load(machine))
         self._race, self._begun = race, time.monotonic()
         self._machine = None if machine is None else os.path.basename(machine)
 

@@ -9,7 +9,7 @@ import numpy as np
 from delegate.cache.aot.placements import open_choices
 from delegate.config import Cache
 from delegate.costs.machine import machine_profile
-from delegate.costs.profile import Profile
+from delegate.costs.profile import MachineProfile
 from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.placement.lock import versions_of
@@ -24,7 +24,7 @@ def profile_of_this_machine(
     settings: Cache,
     enabled: bool | None,
     progress: Callable[[str], None] | None,
-) -> tuple[Profile, tuple[str, ...]]:
+) -> tuple[MachineProfile, tuple[str, ...]]:
     """Return the profile of this machine, and notes on backends without measured rates.
 
     Args:
@@ -37,7 +37,7 @@ def profile_of_this_machine(
     return machine_profile(_identities(backends, kernels, default_registry()), store, progress)
 
 
-def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> tuple[Profile, tuple[str, ...]]:
+def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> tuple[MachineProfile, tuple[str, ...]]:
     """Measure the rates of backends and of kernels again, and return the profile as `profile_of_this_machine` does.
 
     Args:

@@ -30,7 +30,7 @@ from delegate.placement.runtime.accuracy_check import (
 )
 from delegate.placement.runtime.trials import ProgramRunner
 from delegate.program.expr import Expr
-from delegate.program.model import Method, Program, Ref
+from delegate.program.model import MethodDefinition, Program, Ref
 from delegate.runtime.arguments import leaves_of
 from delegate.runtime.inputs import InputChecker
 
@@ -178,7 +178,7 @@ def _read_samples(source: str, ep: ExportedProgram) -> list[Sample]:
     return samples_of(batches, {"forward": ep})["forward"]
 
 
-def _match_structure(call: Sample, inputs: Method, spec: Any, where: str) -> Sample:
+def _match_structure(call: Sample, inputs: MethodDefinition, spec: Any, where: str) -> Sample:
     """Return a call in the structure of the export; raises InputError if it does not fit the method."""
     try:
         leaves = leaves_of(inputs, call.args, dict(call.kwargs))

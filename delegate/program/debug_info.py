@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
-from delegate.program.model import Block, Instruction, KernelCall, Method, Program, StructuredCall
+from delegate.program.model import Block, Instruction, KernelCall, MethodDefinition, Program, StructuredCall
 
 
 class DebugInfo(NamedTuple):
@@ -52,14 +52,16 @@ def stripped(program: Program) -> Program:
     )
 
 
-def _with_sources(methods: Sequence[Method], sources: Sequence[tuple[str, ...]]) -> tuple[Method, ...]:
+def _with_sources(
+    methods: Sequence[MethodDefinition], sources: Sequence[tuple[str, ...]]
+) -> tuple[MethodDefinition, ...]:
     if len(methods) != len(sources):
         what = f"the debug info has source lines of {len(sources)} methods, but the program has {len(methods)}"
         raise ProgramError(what, where="debug info", remedy="lower the model again")
     return tuple(m._replace(sources=lines) for m, lines in zip(methods, sources, strict=True))
 
 
-def _without_sources(method: Method) -> Method:
+def _without_sources(method: MethodDefinition) -> MethodDefinition:
     return method._replace(sources=(), instructions=tuple(map(_without_source, method.instructions)))
 
 

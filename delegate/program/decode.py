@@ -36,7 +36,7 @@ from delegate.program.model import (
     Instruction,
     KernelCall,
     MemorySpace,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     State,
@@ -199,7 +199,7 @@ class _Decoder:
         data = self._numbers(item, "Data")
         return DelegateSpec(name, backend, item.Segment(), specs, item.Fallback(), item.Space(), data)
 
-    def _method(self, item: Any) -> Method:
+    def _method(self, item: Any) -> MethodDefinition:
         table = item.Exprs()
         exprs, nodes = _read_exprs(
             self._bytes(table, "Ops"), self._numbers(table, "First"), self._numbers(table, "Second")
@@ -208,7 +208,7 @@ class _Decoder:
         if self._expr_nodes > MAX_ALL_EXPR_NODES:
             raise ValueError("the expressions are too large")
         args = _ArgReader(self._texts(item, "Texts", MAX_TEXT), exprs)
-        return Method(
+        return MethodDefinition(
             name=self._name(item.Name()),
             inputs=tuple(self._input(i, args) for i in self._items(item, "Inputs")),
             outputs=self._args(item.Outputs(), args),

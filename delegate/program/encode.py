@@ -32,7 +32,7 @@ from delegate.program.model import (
     Instruction,
     KernelCall,
     MemorySpace,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     State,
@@ -146,7 +146,7 @@ class _Encoder:
     def _indices(self, indices: Sequence[int]) -> int:
         return self._numbers(indices, np.uint32)
 
-    def _method(self, method: Method) -> int:
+    def _method(self, method: MethodDefinition) -> int:
         self._pool = _ArgPool()
         fields = {
             "Name": self._name(method.name),

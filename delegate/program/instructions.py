@@ -10,7 +10,7 @@ from delegate.program.model import (
     DelegateCall,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     StorageKind,
@@ -95,7 +95,7 @@ def _all(indices: Iterable[int], number: Numbering) -> tuple[int, ...]:
 COPY = "aten.copy.default"
 
 
-def written_input(program: Program, method: Method, call: KernelCall) -> int | None:
+def written_input(program: Program, method: MethodDefinition, call: KernelCall) -> int | None:
     """Return the number of the input that an instruction overwrites; None for any other instruction.
 
     The instruction's arguments must have been checked.
@@ -107,14 +107,14 @@ def written_input(program: Program, method: Method, call: KernelCall) -> int | N
     return storage.index if storage.kind is StorageKind.INPUT else None
 
 
-def written_inputs(program: Program, method: Method) -> tuple[int, ...]:
+def written_inputs(program: Program, method: MethodDefinition) -> tuple[int, ...]:
     """Return the numbers of all inputs that a method writes to."""
     calls = (c for c in walk(method.instructions) if isinstance(c, KernelCall))
     numbers = (written_input(program, method, call) for call in calls)
     return tuple(dict.fromkeys(number for number in numbers if number is not None))
 
 
-def source_of(method: Method, call: KernelCall) -> str:
+def source_of(method: MethodDefinition, call: KernelCall) -> str:
     """Return the user's line that a kernel call comes from; empty if it is unknown."""
     return method.sources[call.source] if call.source >= 0 else ""
 

@@ -23,7 +23,7 @@ from delegate.program.bounds import ExpressionBounds
 from delegate.program.instructions import reads, refs
 from delegate.program.model import (
     Instruction,
-    Method,
+    MethodDefinition,
     Storage,
     StorageKind,
     Structure,
@@ -45,7 +45,7 @@ class Lifetime(NamedTuple):
         return self.start <= other.end and other.start <= self.end
 
 
-def check_memory(method: Method, bounds: ExpressionBounds) -> None:
+def check_memory(method: MethodDefinition, bounds: ExpressionBounds) -> None:
     """Check that no two values that live at the same time overlap in an arena. All indices must be right.
 
     Args:
@@ -67,7 +67,7 @@ def check_memory(method: Method, bounds: ExpressionBounds) -> None:
         _sweep(method, lifetimes, sizes, sorted(indices, key=lambda i: lifetimes.start[i]))
 
 
-def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
+def _sweep(method: MethodDefinition, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
     """Walk through time with the live values sorted by offset: only neighbours can overlap."""
     memory = _Memory()
     ends: list[tuple[int, int]] = []
@@ -84,7 +84,7 @@ def _sweep(method: Method, lifetimes: Lifetimes, sizes: Mapping[int, int], indic
         heapq.heappush(ends, (lifetimes.end[index], index))
 
 
-def _fail(method: Method, first: int, second: int) -> None:
+def _fail(method: MethodDefinition, first: int, second: int) -> None:
     names = " and ".join(f"%{i} {method.values[i].name!r}" for i in sorted((first, second)))
     what = f"values {names} are in the same memory at the same time"
     raise ProgramError(what, where=f"method {method.name!r}", remedy="lower the model again; report it if that fails")
@@ -101,7 +101,7 @@ class Lifetimes:
         start, end: the steps, by value; -1 for one that no instruction makes.
     """
 
-    def __init__(self, method: Method, storages: Sequence[Storage]) -> None:
+    def __init__(self, method: MethodDefinition, storages: Sequence[Storage]) -> None:
         self._owner = list(range(len(method.values)))
         self._storages = storages
         self._step = 0

@@ -13,7 +13,7 @@ from delegate.program.bounds import ExpressionBounds
 from delegate.program.expr import evaluate
 from delegate.program.instructions import walk
 from delegate.program.lifetimes import Lifetimes
-from delegate.program.model import DelegateCall, DelegateSpec, Method, Program, StorageKind
+from delegate.program.model import DelegateCall, DelegateSpec, MethodDefinition, Program, StorageKind
 
 _UNBOUNDED = 64  # times the least size: what is shown for a size without a maximum
 _NAMED = 8  # sizes in the text of a row
@@ -86,7 +86,7 @@ def memory_pictures(program: Program) -> tuple[MemoryPicture, ...]:
     return tuple(_picture(program, method, users) for method in program.methods)
 
 
-def _picture(program: Program, method: Method, users: Mapping[int, int]) -> MemoryPicture:
+def _picture(program: Program, method: MethodDefinition, users: Mapping[int, int]) -> MemoryPicture:
     """Return the picture of a method; `users` has the number of partitions that have a segment of data."""
     lifetimes, bounds = Lifetimes(method, [v.storage for v in method.values]), ExpressionBounds(method.symbols)
     blocks = tuple(
@@ -128,7 +128,7 @@ def _partition(program: Program, spec: DelegateSpec, users: Mapping[int, int]) -
     )
 
 
-def _peaks(method: Method, lifetimes: Lifetimes) -> Iterator[tuple[str, int]]:
+def _peaks(method: MethodDefinition, lifetimes: Lifetimes) -> Iterator[tuple[str, int]]:
     """Yield the rows of `MemoryPicture.peaks`. Sizes for which an expression has no value are left out."""
     ranges = [(max(s.minimum, 0), s.maximum) for s in method.symbols]
     limits = [(low, _UNBOUNDED * max(low, 1) if high is None else high) for low, high in ranges]
@@ -140,7 +140,7 @@ def _peaks(method: Method, lifetimes: Lifetimes) -> Iterator[tuple[str, int]]:
             yield text, _peak(method, lifetimes, dict(enumerate(values)))
 
 
-def _peak(method: Method, lifetimes: Lifetimes, symbols: Mapping[int, int]) -> int:
+def _peak(method: MethodDefinition, lifetimes: Lifetimes, symbols: Mapping[int, int]) -> int:
     """Return the most bytes of arenas that are alive at one step."""
     changes: Counter[int] = Counter()
     known: dict[int, int] = {}  # by identity: many sizes share an expression, which is evaluated once

@@ -213,7 +213,7 @@ class Tree(NamedTuple):
     type: str = ""
 
 
-class Method(NamedTuple):
+class MethodDefinition(NamedTuple):
     """One entry point of a program.
 
     Args:
@@ -314,14 +314,14 @@ class Program(NamedTuple):
         version: The format's version.
     """
 
-    methods: tuple[Method, ...]
+    methods: tuple[MethodDefinition, ...]
     operators: tuple[str, ...]
     constants: tuple[Constant, ...]
     states: tuple[State, ...]
     delegates: tuple[DelegateSpec, ...]
     segments: tuple[memoryview | bytes, ...]
     report: str = ""
-    fallbacks: tuple[Method, ...] = ()
+    fallbacks: tuple[MethodDefinition, ...] = ()
     on_fallback: str = "warn"
     spaces: tuple[MemorySpace, ...] = ()
     load_rules: str = ""

@@ -19,7 +19,7 @@ from delegate.program.model import (
     Input,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Ref,
     Storage,
     StorageKind,
@@ -45,7 +45,7 @@ class Stage(NamedTuple):
         drops: values of the original method that nothing needs any more.
     """
 
-    method: Method
+    method: MethodDefinition
     takes: tuple[int, ...]
     gives: tuple[int, ...]
     call: KernelCall | None
@@ -63,7 +63,7 @@ class _Part:
     outputs: tuple[Arg, ...] = ()
 
 
-def split(method: Method) -> tuple[Stage, ...]:
+def split(method: MethodDefinition) -> tuple[Stage, ...]:
     """Return the stages of a method with symbols known only from data.
 
     Raises:
@@ -72,7 +72,7 @@ def split(method: Method) -> tuple[Stage, ...]:
     return tuple(_Stages(method, list(_parts(method))).build())
 
 
-def used_symbols(method: Method) -> tuple[int, ...]:
+def used_symbols(method: MethodDefinition) -> tuple[int, ...]:
     """Return the symbols in shapes, arguments, results and guards of a method, in order."""
     sets = SymbolSets()
     symbols = sets.of((*method.outputs, *method.guards))
@@ -84,12 +84,12 @@ def used_symbols(method: Method) -> tuple[int, ...]:
     return members(symbols)
 
 
-def depends_on_data(method: Method) -> bool:
+def depends_on_data(method: MethodDefinition) -> bool:
     """Return True if a method has symbols that the caller's inputs do not determine."""
     return any(s.input < 0 for s in method.symbols)
 
 
-def _parts(method: Method) -> Iterator[_Part]:
+def _parts(method: MethodDefinition) -> Iterator[_Part]:
     """Cut as late as possible: where a size is made, where a number that was not read yet is needed or could change.
 
     A number may be read from a state, or a view of one, which has its old content before the first update.
@@ -133,7 +133,7 @@ def _parts(method: Method) -> Iterator[_Part]:
     yield part
 
 
-def _require(unknown: int, method: Method) -> None:
+def _require(unknown: int, method: MethodDefinition) -> None:
     for missing in members(unknown):
         name = method.symbols[missing].name
         raise ProgramError(f"the number {name} is used before it is known", where=f"method {method.name!r}")
@@ -142,7 +142,7 @@ def _require(unknown: int, method: Method) -> None:
 class _DataSymbols:
     """The data-dependent symbols of values and those that instructions need, as sets of `SymbolSets`."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: MethodDefinition) -> None:
         self.sets = SymbolSets()
         self._values = method.values
         self._sizes: dict[int, int] = {}  # value -> the symbols that are sizes of it
@@ -191,7 +191,7 @@ def _touched(call: Instruction) -> Iterator[int]:
 class _Stages:
     """Builds the stages: finds the values that pass from part to part."""
 
-    def __init__(self, method: Method, parts: list[_Part]) -> None:
+    def __init__(self, method: MethodDefinition, parts: list[_Part]) -> None:
         self._method, self._parts = method, parts
         self._kinds = [v.storage.kind for v in method.values]
         self._last: dict[int, int] = {}  # value -> the last part that needs it
@@ -247,7 +247,9 @@ class _Stages:
             yield from refs(part.call.args)
         yield from (self._method.symbols[i].value for i in part.learns)
 
-    def _stage(self, part: _Part, takes: tuple[int, ...], outputs: tuple[Arg, ...], guards: tuple[Expr, ...]) -> Method:
+    def _stage(
+        self, part: _Part, takes: tuple[int, ...], outputs: tuple[Arg, ...], guards: tuple[Expr, ...]
+    ) -> MethodDefinition:
         local: dict[int, int] = {}
 
         def number(index: int) -> int:

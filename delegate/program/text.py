@@ -16,7 +16,7 @@ from delegate.program.model import (
     DelegateCall,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     State,
@@ -96,7 +96,7 @@ def debug_bytes(program: Program) -> int:
     return len(encode_debug_info(info)) if info else 0
 
 
-def constant_bytes(program: Program, method: Method) -> int:
+def constant_bytes(program: Program, method: MethodDefinition) -> int:
     """Return the size of the constants that a method uses; other methods may share them."""
     used = {v.storage.index for v in method.values if v.storage.kind is StorageKind.CONSTANT}
     return sum(memoryview(program.segments[program.constants[i].segment]).nbytes for i in used)
@@ -110,7 +110,7 @@ def _type(dtype: DType, shape: Sequence[Dim], names: Sequence[str] = ()) -> str:
     return f"{dtype.name}[{', '.join(_dim(d, names) for d in shape)}]"
 
 
-def signature(method: Method) -> str:
+def signature(method: MethodDefinition) -> str:
     """Return the name of a method with its inputs, e.g. "forward(x: float32[batch, 3])"."""
     names = [symbol.name for symbol in method.symbols]
     values = [method.values[i.value] if i.value >= 0 else None for i in method.inputs]
@@ -143,7 +143,7 @@ def _tree(tree: Tree, leaves: Iterator[str]) -> str:
 class _MethodText:
     """The lines of one method."""
 
-    def __init__(self, program: Program, method: Method) -> None:
+    def __init__(self, program: Program, method: MethodDefinition) -> None:
         self._program, self._method = program, method
         self._symbols = [shorten(s.name) for s in method.symbols]
         self._numbers = {s.input: s.name for s in method.symbols if s.dim < 0}

@@ -28,7 +28,7 @@ from delegate.program.model import (
     DelegateSpec,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     State,
@@ -67,7 +67,7 @@ def verify(program: Program) -> None:
     _verify_methods(program, program.methods)
 
 
-def _verify_methods(program: Program, methods: Sequence[Method], *, are_fallbacks: bool = False) -> None:
+def _verify_methods(program: Program, methods: Sequence[MethodDefinition], *, are_fallbacks: bool = False) -> None:
     names: set[str] = set()
     for method in methods:
         if method.name in names:
@@ -139,7 +139,7 @@ class _Checker:
         where: the thing being checked, for messages.
     """
 
-    def __init__(self, program: Program, method: Method) -> None:
+    def __init__(self, program: Program, method: MethodDefinition) -> None:
         self.program, self.method = program, method
         self.where = self.name = f"method {method.name!r}"
         self._checked: set[int] = set()  # identities of expressions: parts are shared, each is walked once
@@ -175,7 +175,7 @@ class _DeclarationChecker(_Checker):
         outputs: the numbers of the outputs whose memory a value uses.
     """
 
-    def __init__(self, program: Program, method: Method, bounds: ExpressionBounds) -> None:
+    def __init__(self, program: Program, method: MethodDefinition, bounds: ExpressionBounds) -> None:
         super().__init__(program, method)
         self._bounds = bounds
         self.outputs: set[int] = set()
@@ -331,7 +331,7 @@ class _FlowChecker(_Checker):
         outputs: the numbers of the outputs whose memory a value uses.
     """
 
-    def __init__(self, program: Program, method: Method, *, is_fallback: bool, outputs: Set[int]) -> None:
+    def __init__(self, program: Program, method: MethodDefinition, *, is_fallback: bool, outputs: Set[int]) -> None:
         super().__init__(program, method)
         self._is_fallback, self._outputs = is_fallback, outputs
         self._readable = [v.storage.kind in _INITIAL for v in method.values]
@@ -405,7 +405,7 @@ class _FlowChecker(_Checker):
         if spec.fallback >= 0:
             self._check_fallback(call, self.program.fallbacks[spec.fallback])
 
-    def _check_fallback(self, call: DelegateCall, fallback: Method) -> None:
+    def _check_fallback(self, call: DelegateCall, fallback: MethodDefinition) -> None:
         """Check that a fallback has as many inputs and outputs as the delegate, of the same dtypes."""
         values = self.method.values
         for what, indices, refs in (

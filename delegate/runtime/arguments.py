@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from delegate.errors import InputError
-from delegate.program.model import Input, Method, Tree
+from delegate.program.model import Input, MethodDefinition, Tree
 from delegate.runtime.translate_errors import translate_input_errors
 
 
@@ -36,14 +36,14 @@ class NamedTuple(tuple[Any, ...]):
         raise AttributeError(f"no field {name!r}; there are: {', '.join(self.names)}")
 
 
-def leaves_of(definition: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def leaves_of(definition: MethodDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Return the flat leaves of a method's arguments; raise InputError if their structure differs from the export."""
     with translate_input_errors(f"the arguments of method {definition.name}"):
         return flatten(definition.in_tree, _bind_names(definition, args, kwargs))
 
 
 def _bind_names(
-    definition: Method, args: tuple[Any, ...], kwargs: dict[str, Any]
+    definition: MethodDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Move keyword arguments that were positional at export to their places, and vice versa."""
     args_tree, kwargs_tree = definition.in_tree.children

@@ -17,7 +17,7 @@ import numpy as np
 from delegate.memory.storage import assign_storage, concrete, is_planned, owner
 from delegate.program.expr import Number, evaluate
 from delegate.program.instructions import walk
-from delegate.program.model import Arg, DelegateCall, DelegateSpec, Method, Program, Ref, Storage, StorageKind
+from delegate.program.model import Arg, DelegateCall, DelegateSpec, MethodDefinition, Program, Ref, Storage, StorageKind
 from delegate.program.raw import nbytes, shadow
 from delegate.runtime.backend import Array, DeviceMemory, DeviceTensor, TensorType
 from delegate.runtime.resources import Resources
@@ -44,7 +44,7 @@ class Arrays:
     def __init__(
         self,
         resources: Resources,
-        method: Method,
+        method: MethodDefinition,
         symbols: Mapping[int, Number],
         arenas: Sequence[Arena] | None = None,
     ) -> None:
@@ -168,7 +168,7 @@ class Arrays:
 
 def make_arenas(
     resources: Resources,
-    method: Method,
+    method: MethodDefinition,
     storages: Sequence[Storage],
     totals: Sequence[int],
     size_of: Callable[[int], int],
@@ -193,7 +193,7 @@ def make_arenas(
 
 
 def _blocks(
-    program: Program, method: Method, storages: Sequence[Storage], size_of: Callable[[int], int], number: int
+    program: Program, method: MethodDefinition, storages: Sequence[Storage], size_of: Callable[[int], int], number: int
 ) -> dict[int, tuple[int, DelegateSpec]]:
     """Return the blocks of a memory space by offset: the size of its largest value, and a delegate that uses it."""
     blocks: dict[int, tuple[int, DelegateSpec]] = {}

@@ -94,7 +94,7 @@ def batching_of(method: Method, most: int, where: str, remedy: str) -> Batching 
     return batching
 
 
-def batch_symbol(method: model.Method) -> Symbol | None:
+def batch_symbol(method: model.MethodDefinition) -> Symbol | None:
     """Return the symbol that is the first size of all inputs and outputs, and nothing else; None without one."""
     refs = [output.index for output in method.outputs if isinstance(output, Ref)]
     shapes = [method.values[index].shape for index in (*(i.value for i in method.inputs if i.value >= 0), *refs)]

@@ -14,7 +14,7 @@ import numpy as np
 from delegate.errors import BackendFailed, DelegateError, DeviceLost
 from delegate.plugins import AUTHOR
 from delegate.program.instructions import walk
-from delegate.program.model import DelegateCall, DelegateSpec, MemorySpace, Method, Program, StorageKind
+from delegate.program.model import DelegateCall, DelegateSpec, MemorySpace, MethodDefinition, Program, StorageKind
 from delegate.program.segments import align
 from delegate.runtime.backend import BackendRuntime, DeviceMemory, DeviceTensor
 from delegate.runtime.call_lock import hold
@@ -86,7 +86,7 @@ class Space:
             return None
 
 
-def switch_lost_devices(spaces: Sequence[Space], method: Method, error: DeviceLost) -> bool:
+def switch_lost_devices(spaces: Sequence[Space], method: MethodDefinition, error: DeviceLost) -> bool:
     """Run all partitions on lost devices on their fallbacks. Return True if the failed call may be repeated.
 
     It may not be repeated if a state, or an input that the module writes to, is partly updated.
@@ -151,7 +151,7 @@ class UploadStep:
         return failed(self.spec, error)
 
 
-def partition_of(program: Program, method: Method, index: int) -> DelegateSpec:
+def partition_of(program: Program, method: MethodDefinition, index: int) -> DelegateSpec:
     """Return the first delegate that writes or reads a value."""
     calls = (c for c in walk(method.instructions) if isinstance(c, DelegateCall))
     return next(program.delegates[c.delegate] for c in calls if index in c.outputs or index in c.inputs)

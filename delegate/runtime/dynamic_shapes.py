@@ -22,7 +22,7 @@ from delegate.plugins import one_line
 from delegate.program.bounds import ExpressionBounds
 from delegate.program.dtypes import DType
 from delegate.program.expr import Number, SymbolValues, evaluate
-from delegate.program.model import Arg, KernelCall, Method, Ref, StorageKind
+from delegate.program.model import Arg, KernelCall, MethodDefinition, Ref, StorageKind
 from delegate.program.stages import Stage, depends_on_data, split, used_symbols
 from delegate.runtime.arrays import Arena, make_arenas
 from delegate.runtime.backend import Array
@@ -44,7 +44,7 @@ class DynamicExecutor:
     """
 
     def __init__(
-        self, resources: Resources, method: Method, symbols: Callable[[Sequence[Array | None]], SymbolValues]
+        self, resources: Resources, method: MethodDefinition, symbols: Callable[[Sequence[Array | None]], SymbolValues]
     ) -> None:
         self._symbols = symbols
         self._executor = (StagedExecutor if depends_on_data(method) else SpecializationCache)(resources, method)
@@ -60,7 +60,7 @@ class SpecializationCache:
     If the memory is planned for all sizes together, all plans share one arena; else each has its own. Not thread-safe.
     """
 
-    def __init__(self, resources: Resources, method: Method) -> None:
+    def __init__(self, resources: Resources, method: MethodDefinition) -> None:
         self._resources, self._method = resources, method
         self._uses = used_symbols(method)
         self._arenas = _arenas(resources, method) if is_planned(method) else []
@@ -92,7 +92,7 @@ def _key(number: Number) -> Number | bytes:
     return struct.pack("d", number) if isinstance(number, float) else number
 
 
-def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:
+def _arenas(resources: Resources, method: MethodDefinition) -> Sequence[Arena]:
     """Return the memory of a method with a saved memory plan, for all its sizes."""
     bounds = ExpressionBounds(method.symbols)
 
@@ -106,7 +106,7 @@ def _arenas(resources: Resources, method: Method) -> Sequence[Arena]:
 class StagedExecutor:
     """Runs a method as a chain of stages, see `delegate.program.stages`. Not thread-safe."""
 
-    def __init__(self, resources: Resources, method: Method) -> None:
+    def __init__(self, resources: Resources, method: MethodDefinition) -> None:
         self._resources, self._method = resources, method
         self._stages = [(stage, self._bindings(stage)) for stage in split(method)]
 

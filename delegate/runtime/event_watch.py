@@ -16,7 +16,15 @@ from delegate.devtools.listeners import Subscription
 from delegate.errors import BackendFailed
 from delegate.plugins import AUTHOR
 from delegate.program.instructions import reads
-from delegate.program.model import DelegateCall, DelegateSpec, Instruction, KernelCall, Method, Program, StorageKind
+from delegate.program.model import (
+    DelegateCall,
+    DelegateSpec,
+    Instruction,
+    KernelCall,
+    MethodDefinition,
+    Program,
+    StorageKind,
+)
 from delegate.program.raw import nbytes
 from delegate.report import Report
 from delegate.runtime.backend import Array, Delegate, ReportOperator
@@ -46,12 +54,12 @@ class EventWatch(NamedTuple):
     modules: ModulePaths
     seen: set[str]
 
-    def executor(self, method: Method, executor: Executor) -> Executor:
+    def executor(self, method: MethodDefinition, executor: Executor) -> Executor:
         """Return an executor that sends an event for each run."""
         return _WatchedExecutor(self, method.name, executor)
 
     def watched(
-        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+        self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction, which send an event for each run."""
 
@@ -66,7 +74,9 @@ class EventWatch(NamedTuple):
             watched.append(_WatchedStep(self, bound, step))
         return watched
 
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+    def run(
+        self, program: Program, method: MethodDefinition, call: Instruction, function: Callable[..., T], *args: Any
+    ) -> T:
         """Return the result of an instruction's function, and send an event."""
         start = self.clock()
         result = function(*args)
@@ -92,7 +102,7 @@ class EventWatch(NamedTuple):
     def _bound(
         self,
         program: Program,
-        method: Method,
+        method: MethodDefinition,
         call: Instruction,
         size_of: Callable[[int], int],
         *,
@@ -121,7 +131,7 @@ class EventWatch(NamedTuple):
         )
 
 
-def _owner(method: Method, index: int) -> int:
+def _owner(method: MethodDefinition, index: int) -> int:
     """Return the value that owns the memory of a value."""
     while (storage := method.values[index].storage).kind is StorageKind.ALIAS:
         index = storage.index
@@ -171,7 +181,7 @@ class ModulePaths:
     def __init__(self, report: str) -> None:
         self._report = report
 
-    def path(self, program: Program, method: Method, call: Instruction, name: str) -> str:
+    def path(self, program: Program, method: MethodDefinition, call: Instruction, name: str) -> str:
         """Return the path of an instruction's module; of a partition the path that its nodes share; "" if unknown."""
         if isinstance(call, DelegateCall):
             return self._of_partitions.get(program.delegates[call.delegate].name, "")
@@ -198,7 +208,7 @@ class ModulePaths:
         return {partition: ".".join(parts) for partition, parts in shared.items()}
 
 
-def _kind(method: Method, call: Instruction) -> Kind:
+def _kind(method: MethodDefinition, call: Instruction) -> Kind:
     """Return the kind of an instruction, which the copies that it needs share."""
     if isinstance(call, KernelCall):
         values = (*call.outputs, *reads(call))
@@ -208,7 +218,7 @@ def _kind(method: Method, call: Instruction) -> Kind:
     return "partition" if isinstance(call, DelegateCall) else "control flow"
 
 
-def _described(program: Program, method: Method, call: Instruction) -> tuple[str, str, str]:
+def _described(program: Program, method: MethodDefinition, call: Instruction) -> tuple[str, str, str]:
     """Return a description of an instruction, the user's line, and the backend."""
     if isinstance(call, KernelCall):
         return program.operators[call.operator], method.sources[call.source] if call.source >= 0 else "", ""

@@ -22,7 +22,7 @@ from delegate.program.model import (
     DelegateCall,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Ref,
     StorageKind,
 )
@@ -69,7 +69,7 @@ class ExecutionPlan:
     def __init__(
         self,
         resources: Resources,
-        method: Method,
+        method: MethodDefinition,
         symbols: Mapping[int, Number],
         arenas: Sequence[Arena] | None = None,
     ) -> None:

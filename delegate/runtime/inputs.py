@@ -22,7 +22,7 @@ from delegate.kernels.half_precision import to_bfloat16
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Number, SymbolValues, evaluate
-from delegate.program.model import Input, Method, Symbol, Value
+from delegate.program.model import Input, MethodDefinition, Symbol, Value
 from delegate.runtime.backend import Array
 from delegate.runtime.translate_errors import short_repr, translate_input_errors
 
@@ -38,7 +38,7 @@ _WORK = 1000  # candidates that NumPy may try to decide if two strided arrays sh
 class InputChecker:
     """Converts inputs to row-major arrays of the right dtype and shape, or raises InputError."""
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: MethodDefinition) -> None:
         self._method = method
         self._values = [method.values[i.value] if i.value >= 0 else None for i in method.inputs]
         self._numbers = {method.inputs[s.input].name for s in method.symbols if s.input >= 0 and s.dim < 0}
@@ -154,7 +154,7 @@ def check_range(symbol: Symbol, number: Number, what: str) -> None:
     raise InputError(what, remedy=f"{symbol.name} must be {allowed}")
 
 
-def check_guards(method: Method, symbols: Mapping[int, Number]) -> None:
+def check_guards(method: MethodDefinition, symbols: Mapping[int, Number]) -> None:
     """Raise InputError, with the user's names, unless the sizes satisfy all assumptions of the export."""
     names = [s.name for s in method.symbols]
     for guard in method.guards:
@@ -276,7 +276,7 @@ class _Exported:
 
 
 def writable_inputs(
-    method: Method, written: Sequence[int], leaves: Sequence[Any], arrays: Sequence[Array | None]
+    method: MethodDefinition, written: Sequence[int], leaves: Sequence[Any], arrays: Sequence[Array | None]
 ) -> list[Array]:
     """Return the caller's arrays that will be written, one per number in `written`.
 
@@ -311,7 +311,7 @@ def _may_overlap(arrays: Iterable[Array]) -> bool:
     return any(end > start for (_, end), (start, _) in pairwise(bounds))
 
 
-def _require_separate(method: Method, number: int, target: Array, memory: Sequence[Array | None]) -> None:
+def _require_separate(method: MethodDefinition, number: int, target: Array, memory: Sequence[Array | None]) -> None:
     name = method.inputs[number].name
     for other, array in enumerate(memory):
         if other != number and array is not None and _share(target, array):

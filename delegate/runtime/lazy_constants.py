@@ -16,7 +16,7 @@ from delegate.memory.storage import owner
 from delegate.plugins import PORTABLE
 from delegate.program.expr import Expr
 from delegate.program.instructions import reads, refs, walk
-from delegate.program.model import Arg, Instruction, KernelCall, Method, Program, Storage, StorageKind
+from delegate.program.model import Arg, Instruction, KernelCall, MethodDefinition, Program, Storage, StorageKind
 from delegate.program.raw import nbytes
 from delegate.runtime.backend import Array
 from delegate.runtime.call_lock import CallLock
@@ -64,7 +64,9 @@ class LazyConstantTable:
     def __init__(self) -> None:
         self._methods: dict[int, tuple[tuple[Instruction, ...], LazyConstants]] = {}
 
-    def of(self, program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
+    def of(
+        self, program: Program, method: MethodDefinition, kernels: Kernels, storage: Sequence[Storage]
+    ) -> LazyConstants:
         """Return the lazy constants of a method, for any memory plan.
 
         Args:
@@ -79,7 +81,9 @@ class LazyConstantTable:
         return known[1]
 
 
-def _find_lazy(program: Program, method: Method, kernels: Kernels, storage: Sequence[Storage]) -> LazyConstants:
+def _find_lazy(
+    program: Program, method: MethodDefinition, kernels: Kernels, storage: Sequence[Storage]
+) -> LazyConstants:
     """Find the values to compute from constants, unless they need far more memory than the constants."""
     constants = {i for i, s in enumerate(storage) if s.kind is StorageKind.CONSTANT}
     known, calls = set(constants), set[int]()
@@ -99,7 +103,7 @@ def _find_lazy(program: Program, method: Method, kernels: Kernels, storage: Sequ
     return LazyConstants(frozenset(calls), stored) if calls and size <= _GROWTH * constant_bytes else _NOTHING
 
 
-def _is_fixed(call: KernelCall, method: Method, storage: Sequence[Storage]) -> bool:
+def _is_fixed(call: KernelCall, method: MethodDefinition, storage: Sequence[Storage]) -> bool:
     """Return True if arguments and results are the same in every call, and no result is the caller's."""
     storages = (storage[owner(i, storage)] for i in call.outputs)
     is_internal = all(
@@ -112,5 +116,5 @@ def _has_expressions(args: Iterable[Arg]) -> bool:
     return any(_has_expressions(a) if isinstance(a, tuple) else isinstance(a, Expr) for a in args)
 
 
-def _shape(method: Method, index: int) -> tuple[int, ...]:
+def _shape(method: MethodDefinition, index: int) -> tuple[int, ...]:
     return tuple(size for size in method.values[index].shape if isinstance(size, int))

@@ -39,7 +39,7 @@ class Method(NotPicklable):
             call, as in eager mode.
     """
 
-    def __init__(self, resources: Resources, definition: model.Method) -> None:
+    def __init__(self, resources: Resources, definition: model.MethodDefinition) -> None:
         self.definition = definition
         self._inputs = InputChecker(definition)
         self._checker: InputChecker | Rejecting = self._inputs

@@ -9,13 +9,13 @@ import numpy as np
 
 from delegate.program.dtypes import DType
 from delegate.program.expr import evaluate
-from delegate.program.model import Input, Method, Value
+from delegate.program.model import Input, MethodDefinition, Value
 from delegate.runtime.backend import Array
 
 _SIZE = 2  # of a dynamic dimension, if its range allows that
 
 
-def random_inputs(method: Method, seed: int = 0) -> dict[str, Array]:
+def random_inputs(method: MethodDefinition, seed: int = 0) -> dict[str, Array]:
     """Return random arrays by input name: floats are normal, integers are 0 or 1, which are valid indices.
 
     Dynamic dimensions, and numbers, are 2, or the nearest value in their range.
@@ -35,7 +35,7 @@ def leaves(inputs: Sequence[Input], arrays: Mapping[str, Array]) -> list[Any]:
     return [arrays.get(i.name, i.literal) for i in inputs]
 
 
-def free_inputs(method: Method) -> list[int]:
+def free_inputs(method: MethodDefinition) -> list[int]:
     """Return the indices of the inputs that the caller chooses: tensors, and numbers that are symbols."""
     numbers = {s.input for s in method.symbols if s.dim < 0}
     return [n for n, i in enumerate(method.inputs) if i.value >= 0 or n in numbers]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from delegate.errors import DelegateError
-from delegate.program.model import Instruction, Method, Program
+from delegate.program.model import Instruction, MethodDefinition, Program
 from delegate.runtime.backend import Array
 from delegate.runtime.steps import Step
 
@@ -28,32 +28,36 @@ class Executor(Protocol):
 class Watch(Protocol):
     """An observer of a context's instructions."""
 
-    def executor(self, method: Method, executor: Executor) -> Executor:
+    def executor(self, method: MethodDefinition, executor: Executor) -> Executor:
         """Return the executor of a method, wrapped."""
 
     def watched(
-        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+        self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction, wrapped; `shapes` are the shapes of all values of the method."""
 
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+    def run(
+        self, program: Program, method: MethodDefinition, call: Instruction, function: Callable[..., T], *args: Any
+    ) -> T:
         """Return the result of an instruction's function that is not a step."""
 
 
 class StepWatch(ABC):
     """A watch that only wraps steps."""
 
-    def executor(self, method: Method, executor: Executor) -> Executor:
+    def executor(self, method: MethodDefinition, executor: Executor) -> Executor:
         """Return the executor of a method."""
         return executor
 
     @abstractmethod
     def watched(
-        self, program: Program, method: Method, call: Instruction, steps: Iterable[Step], shapes: Shapes
+        self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction, wrapped; `shapes` are the shapes of all values of the method."""
 
-    def run(self, program: Program, method: Method, call: Instruction, function: Callable[..., T], *args: Any) -> T:
+    def run(
+        self, program: Program, method: MethodDefinition, call: Instruction, function: Callable[..., T], *args: Any
+    ) -> T:
         """Run the function of an instruction that has no steps."""
         return function(*args)
 

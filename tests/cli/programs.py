@@ -11,7 +11,7 @@ from delegate.program.model import (
     DelegateCall,
     DelegateSpec,
     Input,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     Storage,
@@ -36,7 +36,7 @@ def save_number(path: Path) -> Path:
     """Write a program that takes an integer and gives three times that."""
     thrice = Expr(Op.MUL, 0, (Expr(Op.SYMBOL, 0), Expr(Op.CONST, 3)))
     in_tree = Tree("tuple", children=(Tree("tuple", children=(LEAF,)), Tree("dict")))
-    method = Method(
+    method = MethodDefinition(
         "forward", (Input("n", -1),), (thrice,), in_tree, LEAF, (), (), symbols=(Symbol("n", 0, None, input=0),)
     )
     file.save(Program((method,), (), (), (), (), (), REPORT.to_json()), path)
@@ -47,7 +47,7 @@ def save_sum(path: Path, *, dynamic: bool = False) -> Path:
     """Write the program; the first dimension is dynamic (1 to 8) on wish."""
     rows = Expr(Op.SYMBOL, 0) if dynamic else 2
     homes = [("x", StorageKind.INPUT, 0), ("y", StorageKind.INPUT, 1), ("add", StorageKind.OUTPUT, 0)]
-    method = Method(
+    method = MethodDefinition(
         name="forward",
         inputs=(Input("x", 0), Input("y", 1)),
         outputs=(Ref(2),),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from delegate.costs import machine
-from delegate.costs.profile import PlaceRates, Profile, shipped
+from delegate.costs.profile import MachineProfile, PlaceRates, shipped
 from tests.cli.calling import call
 
 
@@ -31,7 +31,7 @@ def test_calibrating_one_backend_keeps_the_stored_rates_of_others(measured, tmp_
     assert measured == ["xnnpack", "portable"]
     call("calibrate", "portable", "-o", str(tmp_path / "p.json"))
     assert measured == ["xnnpack", "portable", "portable"]
-    assert Profile.load(tmp_path / "p.json").places["xnnpack"].origin == "calibrated"
+    assert MachineProfile.load(tmp_path / "p.json").places["xnnpack"].origin == "calibrated"
 
 
 def test_a_calibration_that_measured_nothing_is_an_error(measured, monkeypatch):

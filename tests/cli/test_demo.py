@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from delegate.cli.demo import command
-from delegate.cli.demo.command import Row, conclusion, partly_quantized
+from delegate.cli.demo.command import DemoRow, conclusion, partly_quantized
 from tests.cli.calling import call
 
-TORCH = Row("torch (eager)", "float", 0.98, 300e-6, None)
-EXACT = Row("fast", "dynamic_int8", 0.98, 20e-6, 1)
-LOSSY = Row("fast", "static_int8", 0.965, 15e-6, 1)
-SLOW = Row("slow", "float", 0.98, 600e-6, 1)
+TORCH = DemoRow("torch (eager)", "float", 0.98, 300e-6, None)
+EXACT = DemoRow("fast", "dynamic_int8", 0.98, 20e-6, 1)
+LOSSY = DemoRow("fast", "static_int8", 0.965, 15e-6, 1)
+SLOW = DemoRow("slow", "float", 0.98, 600e-6, 1)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ SLOW = Row("slow", "float", 0.98, 600e-6, 1)
         ([TORCH], "No backend ran on its own device."),
     ],
 )
-def test_conclusion(rows: list[Row], sentence: str) -> None:
+def test_conclusion(rows: list[DemoRow], sentence: str) -> None:
     assert conclusion(rows) == sentence
 
 
 def test_schemes_that_leave_layers_in_float_are_named() -> None:
-    rows = [Row("fast", scheme, 0.98, 20e-6, 1, layers=5, integer_layers=n) for scheme, n in
+    rows = [DemoRow("fast", scheme, 0.98, 20e-6, 1, layers=5, integer_layers=n) for scheme, n in
             (("float", 0), ("static_int8", 5), ("dynamic_int8", 1))]  # fmt: skip
     line = "fast dynamic_int8 runs 1 of 5 layers in int8, and the others in float."
     assert partly_quantized([*rows, TORCH]) == [line]

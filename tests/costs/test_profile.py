@@ -9,20 +9,20 @@ import pytest
 import torch
 
 from delegate.costs.kinds import KINDS, OPERATORS
-from delegate.costs.profile import UNKNOWN, PlaceRates, Profile, Rate, shipped
+from delegate.costs.profile import UNKNOWN, MachineProfile, PlaceRates, Rate, shipped
 from delegate.errors import PartitionError
 
 RATES = {"simple": Rate(1e-6, 1e-9), "function": Rate(1e-6, 2e-9)}
-PROFILE = Profile("a machine", {UNKNOWN: PlaceRates(Rate(4e-6, 0.0, 1e-10), RATES, {"lib": "1.2"})})
+PROFILE = MachineProfile("a machine", {UNKNOWN: PlaceRates(Rate(4e-6, 0.0, 1e-10), RATES, {"lib": "1.2"})})
 
 
 def test_a_profile_survives_its_json():
-    assert Profile.from_json(PROFILE.to_json()) == PROFILE
+    assert MachineProfile.from_json(PROFILE.to_json()) == PROFILE
 
 
 def test_a_saved_profile_has_the_shipped_rates_of_other_places(tmp_path):
     PROFILE.save(tmp_path / "p.json")
-    loaded = Profile.load(tmp_path / "p.json")
+    loaded = MachineProfile.load(tmp_path / "p.json")
     assert loaded.places[UNKNOWN] == PROFILE.places[UNKNOWN]
     assert loaded.places["portable"] == shipped().places["portable"]
 
@@ -44,14 +44,14 @@ def changed(**rate: float) -> str:
         (changed(byte=1e300), "the rate of 'simple' of other: 1e[+]300 s is too long"),
         (PROFILE.to_json().replace("simple", "simpel"), "other has rates of 'simpel', .*did you mean 'simple'"),
         (
-            Profile("m", {"fast": PlaceRates(Rate(0.0), {"function": Rate(0.0)}, {})}).to_json(),
+            MachineProfile("m", {"fast": PlaceRates(Rate(0.0), {"function": Rate(0.0)}, {})}).to_json(),
             "fast would take no time for anything",
         ),
     ],
 )
 def test_an_impossible_profile_is_refused(text, message):
     with pytest.raises(PartitionError, match=message) as raised:
-        Profile.from_json(text, "here.json")
+        MachineProfile.from_json(text, "here.json")
     assert "here.json" in str(raised.value)
     assert "delegate calibrate" in str(raised.value)
 

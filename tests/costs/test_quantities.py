@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from delegate.costs import kinds
 from delegate.costs.corrections import CorrectedEstimates
 from delegate.costs.estimates import Estimates
-from delegate.costs.profile import UNKNOWN, PlaceRates, Profile, Rate
+from delegate.costs.profile import UNKNOWN, MachineProfile, PlaceRates, Rate
 from delegate.costs.quantities import Quantities, quantities_of
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute, nbytes
@@ -92,7 +92,7 @@ def test_measured_parts_correct_estimates() -> None:
     )
     first, second, third = (node for node in edge.graph.nodes if is_compute(node))
     rates = PlaceRates(Rate(1.0), {kinds.FUNCTION: Rate(2.0)}, {})
-    costs = CorrectedEstimates(Estimates(Profile("", {UNKNOWN: rates, PORTABLE: rates, "a": rates})), ["a"])
+    costs = CorrectedEstimates(Estimates(MachineProfile("", {UNKNOWN: rates, PORTABLE: rates, "a": rates})), ["a"])
     costs.correct("a", (first, second), 13.0)  # of which a call takes 1
     assert [costs.node(n, "a") for n in (first, second, third)] == [6.0, 6.0, 6.0]
     assert costs.node(first, PORTABLE) == 6.0

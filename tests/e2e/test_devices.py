@@ -22,7 +22,7 @@ from delegate.errors import BackendFailed, DeviceLost, ProgramError
 from delegate.memory.planner import plan_buffers
 from delegate.program.file import serialize
 from delegate.program.lifetimes import Lifetime
-from delegate.program.model import COPY_ACROSS, Method, Ref, Storage, StorageKind
+from delegate.program.model import COPY_ACROSS, MethodDefinition, Ref, Storage, StorageKind
 from delegate.program.segments import align
 from delegate.program.verifier import verify
 from delegate.registry import Registry, default_registry
@@ -141,7 +141,7 @@ def lowered(module: nn.Module, *, keep: str = "", **changes: Any) -> CompiledPro
     return compiled(module, (x(),), config=config, portable=portable, **changes)
 
 
-def on_device(method: Method) -> list[str]:
+def on_device(method: MethodDefinition) -> list[str]:
     return [v.name for v in method.values if v.storage.kind is StorageKind.ARENA and v.storage.index]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.costs.profile import PlaceRates, Profile, Rate, shipped
+from delegate.costs.profile import MachineProfile, PlaceRates, Rate, shipped
 from delegate.errors import ConfigError, PartitionError
 from delegate.placement import estimated
 from delegate.testing import assert_same
@@ -26,7 +26,7 @@ def exported():
 
 def profile(tmp_path, **places: PlaceRates):
     path = tmp_path / "machine.json"
-    Profile("made up", {**shipped().places, **places}).save(path)
+    MachineProfile("made up", {**shipped().places, **places}).save(path)
     return path
 
 

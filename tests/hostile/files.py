@@ -26,7 +26,7 @@ from delegate.errors import DelegateError
 from delegate.kernels.portable import TABLE
 from delegate.program import file
 from delegate.program.expr import evaluate
-from delegate.program.model import Method, Program
+from delegate.program.model import MethodDefinition, Program
 from delegate.program.text import program_lines
 from delegate.registry import Registry
 from delegate.runtime.loaded import LoadedProgram
@@ -125,7 +125,7 @@ def _results(program: Program, fill: int) -> list[Any]:
     return made
 
 
-def _elements(method: Method) -> int:
+def _elements(method: MethodDefinition) -> int:
     sizes = {i: max(s.minimum, min(2, 2 if s.maximum is None else s.maximum)) for i, s in enumerate(method.symbols)}
     shapes = [method.values[i.value].shape for i in method.inputs if i.value >= 0]
     return sum(int(np.prod([float(evaluate(d, sizes)) for d in shape])) for shape in shapes)

@@ -16,7 +16,17 @@ from benchmarks.bombs import BOMBS, unchecked
 from delegate.errors import DelegateError, ProgramError
 from delegate.program.dtypes import DType
 from delegate.program.file import assemble, load
-from delegate.program.model import Constant, KernelCall, Method, Program, Ref, Storage, StorageKind, Tree, Value
+from delegate.program.model import (
+    Constant,
+    KernelCall,
+    MethodDefinition,
+    Program,
+    Ref,
+    Storage,
+    StorageKind,
+    Tree,
+    Value,
+)
 from delegate.program.text import program_lines
 from tests.hostile import files
 from tests.hostile.mutator import forged
@@ -48,7 +58,7 @@ def one_call(op, args, shapes, out, *, dtype=F32, data=None):
     values.append(Value("out", dtype, out, Storage(StorageKind.OUTPUT, 0)))
     call = KernelCall(0, args, (len(shapes),))
     tree = Tree("tuple", (), (Tree("tuple"), Tree("dict")))
-    method = Method("forward", (), (Ref(len(shapes)),), tree, Tree("leaf"), tuple(values), (call,))
+    method = MethodDefinition("forward", (), (Ref(len(shapes)),), tree, Tree("leaf"), tuple(values), (call,))
     program = Program((method,), (op,), constants, (), (), tuple(c.tobytes() for c in content))
     return b"".join(assemble(program))
 

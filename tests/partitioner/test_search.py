@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from delegate.costs.estimates import Estimates
-from delegate.costs.profile import UNKNOWN, PlaceRates, Profile, Rate
+from delegate.costs.profile import UNKNOWN, MachineProfile, PlaceRates, Rate
 from delegate.edge.node import module_path
 from delegate.partitioner.rules import PartitionRules
 from delegate.partitioner.search import Search
@@ -24,7 +24,7 @@ def rates(call: float, **operators: float) -> PlaceRates:
 
 
 def estimates(**places: PlaceRates) -> Estimates:
-    return Estimates(Profile("made up", {UNKNOWN: rates(10, function=10), **places}))
+    return Estimates(MachineProfile("made up", {UNKNOWN: rates(10, function=10), **places}))
 
 
 class Layers(nn.Module):

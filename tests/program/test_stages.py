@@ -7,7 +7,7 @@ import pytest
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Op
-from delegate.program.model import Input, KernelCall, Method, Ref, StorageKind, Symbol, Tree
+from delegate.program.model import Input, KernelCall, MethodDefinition, Ref, StorageKind, Symbol, Tree
 from delegate.program.stages import depends_on_data, split
 from tests.support.programs import const, in_tree, value
 
@@ -17,7 +17,7 @@ RESULT = (Ref(5),)
 UNPLANNED = (StorageKind.ARENA, 0, -1)
 
 
-def method(*instructions: KernelCall, outputs=RESULT) -> Method:
+def method(*instructions: KernelCall, outputs=RESULT) -> MethodDefinition:
     """x -> kept [count]; number: the element of `sum`."""
     values = (
         value("x", (4,), StorageKind.INPUT, 0),
@@ -31,7 +31,7 @@ def method(*instructions: KernelCall, outputs=RESULT) -> Method:
     )
     symbols = (Symbol("count", 0, 4, dim=0, value=3), Symbol("number", 0, 9, value=4))
     out_tree = Tree("tuple", (), (Tree("leaf"),) * len(outputs))
-    return Method(
+    return MethodDefinition(
         "forward", (Input("x", 0),), tuple(outputs), in_tree(1), out_tree, values, instructions, symbols, (-1,)
     )
 
@@ -46,7 +46,7 @@ UPDATE = KernelCall(3, (Ref(6), Ref(0)), (7,))
 
 def test_a_method_of_known_sizes_depends_on_no_data():
     known = Symbol("batch", 0, 9, 0, 0)
-    assert not depends_on_data(Method("m", (), (), in_tree(0), Tree("tuple"), (), (), symbols=(known,)))
+    assert not depends_on_data(MethodDefinition("m", (), (), in_tree(0), Tree("tuple"), (), (), symbols=(known,)))
     assert depends_on_data(method(SCALE, KEEP, ADD_COUNT))
 
 

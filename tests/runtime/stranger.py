@@ -26,7 +26,7 @@ from delegate.program.model import (
     DelegateSpec,
     Input,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     Storage,
@@ -156,10 +156,10 @@ def program(*specs: Mapping[str, Any], dynamic: bool = False, fallback: bool = F
     return serialize(made)
 
 
-def _method(name: str, between: list[Any], calls: tuple[Any, ...], dynamic: bool) -> Method:
+def _method(name: str, between: list[Any], calls: tuple[Any, ...], dynamic: bool) -> MethodDefinition:
     homes = [(StorageKind.INPUT, 0, 0), (StorageKind.INPUT, 1, 0), *between, (StorageKind.OUTPUT, 0, 0)]
     shape = (Expr(Op.SYMBOL, 0) if dynamic else 2, 3)
-    return Method(
+    return MethodDefinition(
         name,
         (Input("x", 0), Input("y", 1)),
         (Ref(len(homes) - 1),),

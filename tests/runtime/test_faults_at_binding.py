@@ -8,7 +8,7 @@ import pytest
 
 import delegate
 from delegate.errors import BackendFailed
-from delegate.program.model import Method
+from delegate.program.model import MethodDefinition
 from delegate.registry import default_registry
 from delegate.runtime import context
 from tests.runtime import stranger
@@ -36,7 +36,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, Bang])
 def test_delegates_are_closed(error, monkeypatch):
-    def method(resources: object, definition: Method) -> None:
+    def method(resources: object, definition: MethodDefinition) -> None:
         raise error("bang")
 
     monkeypatch.setattr(context, "Method", method)

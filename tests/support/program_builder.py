@@ -16,7 +16,7 @@ from delegate.program.model import (
     Input,
     Instruction,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     State,
@@ -55,7 +55,7 @@ class Builder:
 
     def program(self, instructions: Iterable[Instruction], outputs: Iterable[int]) -> Program:
         results = tuple(Ref(o) for o in outputs)
-        method = Method(
+        method = MethodDefinition(
             name="forward",
             inputs=tuple(self.inputs),
             outputs=results,

@@ -15,7 +15,7 @@ from delegate.program.model import (
     DelegateSpec,
     Input,
     KernelCall,
-    Method,
+    MethodDefinition,
     Program,
     Ref,
     State,
@@ -66,7 +66,7 @@ def static() -> Program:
     named = Tree("namedtuple", ("n",), (LEAF,))
     every = (Ref(4), (Ref(4), None, (1, -(2**63), 2**63 - 1)), 1.5, float("inf"), -0.0, 2 + 3j, True, False, 7, "ä\n",
              DType.bfloat16, const(3), ())  # fmt: skip
-    forward = Method(
+    forward = MethodDefinition(
         name="forward",
         inputs=(Input("x", 0), Input("mode", -1, "fast"), Input("flag", -1, True), Input("none", -1)),
         outputs=(Ref(5), 3, None, "text", (1, 2.5)),
@@ -95,7 +95,7 @@ def static() -> Program:
 
 def fallback() -> Program:
     """`static`, its partition kept in kernels."""
-    kept = Method(
+    kept = MethodDefinition(
         name="xnnpack_0",
         inputs=(Input("view", 0),),
         outputs=(Ref(1),),
@@ -119,7 +119,7 @@ def dynamic() -> Program:
         value("slice", (half, 3), StorageKind.ARENA, 0, -1),
         value("y", (odd, 3), StorageKind.OUTPUT, 0),
     )
-    forward = Method(
+    forward = MethodDefinition(
         name="forward",
         inputs=(Input("x", 0),),
         outputs=(Ref(2), half),
@@ -131,7 +131,7 @@ def dynamic() -> Program:
         arenas=(-1,),
         guards=(binary(Op.NE, S0, const(5)),),
     )
-    empty = Method("nothing", (), (), in_tree(0), Tree("tuple"), (), ())
+    empty = MethodDefinition("nothing", (), (), in_tree(0), Tree("tuple"), (), ())
     return Program((forward, empty), ("aten.slice_copy.Tensor",), (), (), (), ())
 
 
@@ -169,7 +169,7 @@ def structured() -> Program:
         blocks=(Block((3,), (4,), (KernelCall(0, (Ref(3), Ref(1)), (4,)),)), Block((5,), (10,), (loop,))),
         outputs=(11,),
     )
-    forward = Method(
+    forward = MethodDefinition(
         name="forward",
         inputs=(Input("x", 0),),
         outputs=(Ref(11), Ref(0)),
@@ -179,7 +179,7 @@ def structured() -> Program:
         instructions=(KernelCall(1, (Ref(0),), (2,)), branch, KernelCall(2, (Ref(1), Ref(11)), (1,))),
         arenas=(384,),
     )
-    reset = Method(
+    reset = MethodDefinition(
         name="read",
         inputs=(),
         outputs=(Ref(0),),

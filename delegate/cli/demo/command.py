@@ -34,7 +34,7 @@ _TORCH = "torch (eager)"
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """A line of the table.
 
     Args:
@@ -123,7 +123,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def _print(real: Sequence[Row], stand_ins: Sequence[Row], count: int) -> None:
+def _print(real: Sequence[DemoRow], stand_ins: Sequence[DemoRow], count: int) -> None:
     output.show(f"{count} images of digits in changing light, one at a time, without torch", "")
     output.table(("backend", "accuracy", "latency", "file"), [r.cells() for r in real])
     if stand_ins:
@@ -138,7 +138,7 @@ def _print(real: Sequence[Row], stand_ins: Sequence[Row], count: int) -> None:
         output.show(line)
 
 
-def partly_quantized(rows: Sequence[Row]) -> list[str]:
+def partly_quantized(rows: Sequence[DemoRow]) -> list[str]:
     """Return a line for each row whose scheme leaves layers in float, since such a row is close to the row in float."""
     return [
         f"{r.name} runs {r.integer_layers} of {r.layers} layers in int8, and the others in float."
@@ -147,7 +147,7 @@ def partly_quantized(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def conclusion(real: Sequence[Row]) -> str:
+def conclusion(real: Sequence[DemoRow]) -> str:
     """Return one sentence on the fastest program, its speed against torch, and its cost.
 
     Args:
@@ -167,11 +167,11 @@ def conclusion(real: Sequence[Row]) -> str:
     return f"{text};\n{exact.name} loses none at {_speed(eager, exact)}."
 
 
-def _speed(eager: Row, row: Row) -> str:
+def _speed(eager: DemoRow, row: DemoRow) -> str:
     return f"{eager.seconds / row.seconds:.2g} times"
 
 
-def _cost(eager: Row, row: Row) -> str:
+def _cost(eager: DemoRow, row: DemoRow) -> str:
     lost = eager.accuracy - row.accuracy
     return f"for {lost * 100:.1f} points of accuracy" if lost >= _EXACT else "with the same accuracy"
 
@@ -205,7 +205,7 @@ class _Choice:
 
     Args:
         name: its name, or "portable".
-        devices, stand_in: see Row.
+        devices, stand_in: see DemoRow.
         schemes: The quantization schemes to compare.
     """
 
@@ -281,7 +281,7 @@ class _Demo:
         programs.mkdir(parents=True, exist_ok=True)
         np.save(work / "images.npy", self.held_out.images)
 
-    def rows(self, choices: Sequence[_Choice]) -> tuple[list[Row], dict[str, str]]:
+    def rows(self, choices: Sequence[_Choice]) -> tuple[list[DemoRow], dict[str, str]]:
         """Return the rows, torch's row first, and the messages of the programs that failed, by name."""
         self._step("running torch")
         rows, failures = [_eager(self._network, self.held_out)], {}
@@ -295,7 +295,7 @@ class _Demo:
                 failures[name] = str(error)
         return rows, failures
 
-    def _row(self, choice: _Choice, scheme: str) -> Row:
+    def _row(self, choice: _Choice, scheme: str) -> DemoRow:
         import delegate
 
         file = self.file(choice.name, scheme)
@@ -310,7 +310,7 @@ class _Demo:
         accuracy = _accuracy(result["classes"], self.held_out)
         size = file.stat().st_size
         layers = _layers(exported)
-        return Row(
+        return DemoRow(
             choice.name,
             scheme,
             accuracy,
@@ -333,7 +333,7 @@ class _Demo:
         """Return the path of a program file."""
         return self._programs / f"digits-{backend.replace(':', '-')}-{scheme}.dlg"
 
-    def write_report(self, rows: Sequence[Row]) -> str | None:
+    def write_report(self, rows: Sequence[DemoRow]) -> str | None:
         """Write the page of the fastest program that is not a stand-in, and return its path; None without a program."""
         import delegate
         from delegate.devtools.page.html import page, write
@@ -365,7 +365,7 @@ def _layers(exported: ExportedProgram) -> list[bool]:
     return [decodes(w) for w in weights]
 
 
-def _eager(network: Any, held_out: Digits) -> Row:
+def _eager(network: Any, held_out: Digits) -> DemoRow:
     import torch
 
     seconds, classes = [], []
@@ -375,7 +375,7 @@ def _eager(network: Any, held_out: Digits) -> Row:
             result = network(image)
             seconds.append(time.perf_counter() - start)
             classes.append(int(result.argmax()))
-    return Row(_TORCH, "float", _accuracy(classes, held_out), statistics.median(seconds), None)
+    return DemoRow(_TORCH, "float", _accuracy(classes, held_out), statistics.median(seconds), None)
 
 
 def _accuracy(classes: Sequence[int], held_out: Digits) -> float:

@@ -13,8 +13,8 @@ import torch
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.layer_noise import layers_of
 from delegate.accuracy.nan import describe_not_finite, first_node
-from delegate.accuracy.program_run import FLOAT, MethodRun, ProgramRun
-from delegate.accuracy.recording import NOT_FINITE, RecordedInstruction, Recorder, excess_of
+from delegate.accuracy.program_run import FLOAT, MethodComparison, ProgramRun
+from delegate.accuracy.recording import NOT_FINITE, RecordedInstruction, RunRecorder, excess_of
 from delegate.accuracy.reference import edge_values, flat_arguments, is_random_method
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import samples_to_verify
@@ -96,7 +96,7 @@ class _Debugger:
     is_loaded: bool = False
     model: Placed = field(init=False)
     run: ProgramRun = field(init=False)
-    recorder: Recorder = field(init=False)
+    recorder: RunRecorder = field(init=False)
 
     def diagnose(self) -> Diagnosis:
         """Lower the model, run it, and search."""
@@ -124,7 +124,7 @@ class _Debugger:
         edges = {name: method.edge for name, method in model.compiler.methods.items()}
         bodies = {name: dict(prefixes_of_bodies(edge.graph_module)) for name, edge in edges.items()}
         values = self._torch_values()
-        self.recorder = Recorder(self.run.delegates, bounds, is_thorough=True, values=values, bodies=bodies)
+        self.recorder = RunRecorder(self.run.delegates, bounds, is_thorough=True, values=values, bodies=bodies)
         trust_code = self.saved is None or self.saved.trust_code  # of what was compiled here, or of a trusted file
         methods = list(self._compare(limit, trust_code=trust_code))
         with closing(Isolated(program, request.registry, trust_code=trust_code, limit=limit)) as isolated:
@@ -192,7 +192,7 @@ class _Debugger:
         call = self.run.samples[name][0]
         return flat_arguments(self.model.exported[name], call.args, call.kwargs)
 
-    def _compare(self, limit: float, *, trust_code: bool) -> Iterator[MethodRun]:
+    def _compare(self, limit: float, *, trust_code: bool) -> Iterator[MethodComparison]:
         """Run all methods beside torch; yield those before the first failure."""
         try:
             loaded = self.run.load(trust_code=trust_code, isolate=limit)
@@ -253,7 +253,7 @@ class _Debugger:
             f"{', '.join(names[:_NAMED])}{more}; the figures of results that depend on these mean nothing"
         )
 
-    def _explain_accumulation(self, methods: Sequence[MethodRun]) -> None:
+    def _explain_accumulation(self, methods: Sequence[MethodComparison]) -> None:
         """Add a note if a method misses the bounds although the search found no fault."""
         bounds = self.recorder.bounds
         for method in methods:
@@ -273,7 +273,7 @@ class _Debugger:
             elif not is_missed and method.floats is not None and excess_of(bounds, method.floats.figures) > 1:
                 self.notes.append(f"the backends are right: the difference is between {FLOAT} and the program in torch")
 
-    def _note_gaps(self, methods: Sequence[MethodRun]) -> None:
+    def _note_gaps(self, methods: Sequence[MethodComparison]) -> None:
         """Add notes on what was not compared."""
         self.notes += (f"method {m.name}, not compared: {m.lowered.why}" for m in methods if m.lowered.why)
         if self.recorder.not_compared:

@@ -16,7 +16,7 @@ from torch.fx import Node
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.figures import difference
 from delegate.accuracy.program_run import ProgramRun
-from delegate.accuracy.recording import RecordedCall, RecordedInstruction, Recorder, excess_of, same
+from delegate.accuracy.recording import RecordedCall, RecordedInstruction, RunRecorder, excess_of, same
 from delegate.accuracy.reference import EagerRegion
 from delegate.accuracy.trial import RegionTrial
 from delegate.backends.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
@@ -436,7 +436,7 @@ def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator
 
 
 def record_unopened(
-    context: SearchContext, run: ProgramRun, recorder: Recorder, values: Mapping[str, Mapping[str, torch.Tensor]]
+    context: SearchContext, run: ProgramRun, recorder: RunRecorder, values: Mapping[str, Mapping[str, torch.Tensor]]
 ) -> None:
     """Record the partitions that their backends do not open as instructions that fail, with the inputs of torch.
 

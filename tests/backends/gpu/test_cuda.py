@@ -14,8 +14,8 @@ from torch import nn
 
 import delegate
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.delegate import Machine, Weight, pack, unpack
-from delegate.backends.gpu.cuda.runtime.library import Target
+from delegate.backends.gpu.cuda.runtime.delegate import CudaWeight, Machine, pack, unpack
+from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.backends.info import Availability
 from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
 from delegate.program.dtypes import DType
@@ -188,13 +188,13 @@ def test_a_program_for_a_gpu_where_none_is(tmp_path):
     ],
 )
 def test_what_runs_where(made, gpu, runs):
-    assert Target(made).runs_on(Target(gpu)) is runs
+    assert CudaTarget(made).runs_on(CudaTarget(gpu)) is runs
 
 
 @nvcc
 def test_a_program_for_another_gpu(monkeypatch):
     monkeypatch.setattr(library, "runtime", lambda device: None)
-    monkeypatch.setattr(library, "local_gpu", lambda: (Target("sm_80"), "A100"))
+    monkeypatch.setattr(library, "local_gpu", lambda: (CudaTarget("sm_80"), "A100"))
     with pytest.raises(BackendFailed, match=r"compiled for sm_90, but this machine's A100 is sm_80.*arch: sm_80"):
         lowered("sm_90")(X)
 
@@ -214,7 +214,7 @@ def test_tvm_is_absent(monkeypatch, saved):
 
 @pytest.mark.parametrize("size", [0, 100, -1])
 def test_a_blob_that_is_cut(size):
-    blob, specs = pack(b"library", [Weight(DType.float32, np.ones((4, 4), np.float32))])
+    blob, specs = pack(b"library", [CudaWeight(DType.float32, np.ones((4, 4), np.float32))])
     assert unpack(memoryview(blob), specs)[1][0].array.shape == (4, 4)
     with pytest.raises(ValueError, match=f"but its compile specs state {len(blob)}"):
         unpack(memoryview(blob)[:size], specs)
@@ -251,7 +251,7 @@ def test_without_an_arch_it_is_what_is_here():
 @nvcc
 def test_what_no_schedule_fits_is_left_to_others(monkeypatch):
     """Without a schedule TVM would compile it for the host, which cannot reach the GPU's memory."""
-    only = schedules.rules(Target("sm_90"))["gemv"]
+    only = schedules.rules(CudaTarget("sm_90"))["gemv"]
     monkeypatch.setattr(schedules, "rules", lambda target: {"gemv": only})
     program = lowered("sm_90", module=nn.ReLU(), portable={"aten.relu.default": 1})
     (node,) = program.report.nodes

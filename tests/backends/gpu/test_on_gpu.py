@@ -15,7 +15,7 @@ pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[c
 
 from delegate.backends.gpu.cuda.aot import schedules
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import Target
+from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.errors import BackendUnavailable
 from tests.backends.gpu.precision import PRODUCTS, Rounded, lowered
 from tests.support.functions import Function
@@ -23,7 +23,7 @@ from tests.support.functions import Function
 try:
     GPU = library.local_gpu()[0]
 except BackendUnavailable:
-    GPU = Target("")
+    GPU = CudaTarget("")
 
 pytestmark = pytest.mark.skipif(not GPU.arch, reason="no NVIDIA GPU is here, nor one played by software")
 PRECISIONS = ["float32", "tf32", "float16", "bfloat16"]
@@ -52,7 +52,7 @@ def test_attention(precision, tolerance):
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-@pytest.mark.parametrize("rule", list(schedules.rules(Target(GPU.arch or "sm_90", tf32=True))))
+@pytest.mark.parametrize("rule", list(schedules.rules(CudaTarget(GPU.arch or "sm_90", tf32=True))))
 def test_every_schedule_of_a_product(monkeypatch, rule, precision):
     """What tuning may choose is right, whichever it is."""
     function, args = frozen(nn.Linear(80, 144)), (torch.randn(150, 80),)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from delegate.backends.gpu.cuda.runtime.library import Target
+from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.errors import LoweringError
 from tests.backends.gpu.cases import frozen
 from tests.backends.gpu.precision import PRODUCTS, Rounded, lowered, rounded
@@ -123,9 +123,9 @@ def test_tf32_is_refused_before_sm_80():
 
 
 def test_tensor_cores_are_left_alone_where_tvm_would_crash(monkeypatch):
-    rules = schedules.rules(Target("sm_80"))
+    rules = schedules.rules(CudaTarget("sm_80"))
     monkeypatch.setattr(metadata, "version", lambda package: "0.1.15.post2")
-    assert {n for n in rules if n.startswith("tensor cores")} == set(rules) - set(schedules.rules(Target("sm_80")))
+    assert {n for n in rules if n.startswith("tensor cores")} == set(rules) - set(schedules.rules(CudaTarget("sm_80")))
 
 
 @nvcc
@@ -145,7 +145,7 @@ def test_tensor_cores_are_left_alone_where_tvm_would_crash(monkeypatch):
 def test_products_run_on_tensor_cores(monkeypatch, name, precision, arch, cores):
     made: list[str] = []
 
-    def spy(function: Any, target: Target) -> Any:
+    def spy(function: Any, target: CudaTarget) -> Any:
         scheduled = by_default(function, target)
         made.append(scheduled.script())
         return scheduled

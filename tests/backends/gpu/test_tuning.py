@@ -14,7 +14,7 @@ import delegate
 from delegate.backends.gpu.cuda.aot import tuning
 from delegate.backends.gpu.cuda.aot.tuning import Database, TuningRecord
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import Target
+from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.errors import ConfigError, LoweringError
 from tests.support.lowering import assert_same, compiled
 
@@ -103,7 +103,7 @@ def test_a_gpu_that_is_not_here_cannot_be_measured(tmp_path):
 
 
 def test_nor_can_another_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "local_gpu", lambda: (Target("sm_80"), "A100"))
+    monkeypatch.setattr(library, "local_gpu", lambda: (CudaTarget("sm_80"), "A100"))
     with pytest.raises(LoweringError, match=r"this machine's A100 is sm_80.*: lower it on a machine with one, copy"):
         lowered(10, tmp_path / "gpu.jsonl", "sm_90")
 
@@ -112,7 +112,7 @@ def test_nor_can_another_gpu(tmp_path, monkeypatch):
 def test_a_database_from_elsewhere_serves_a_gpu_that_is_not_here(tmp_path, monkeypatch):
     path = tmp_path / "gpu.jsonl"
     with monkeypatch.context() as there:  # as on a machine with that GPU, without its times
-        there.setattr(library, "local_gpu", lambda: (Target("sm_90"), "H100"))
+        there.setattr(library, "local_gpu", lambda: (CudaTarget("sm_90"), "H100"))
         there.setattr(tuning, "_seconds", lambda function, target: float("threadIdx.y" not in function.script()))
         lowered(200, path, "sm_90")
     assert {line["target"] for line in lines(path)} == {"sm_90"}

@@ -25,7 +25,7 @@ from delegate.backends.xnnpack.runtime import delegate as runtime
 from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
 from delegate.backends.xnnpack.runtime.interpreted import open_interpreter
 from delegate.backends.xnnpack.runtime.schema import OPERATORS, OPTIONS, Malformed
-from delegate.backends.xnnpack.runtime.verifier import FLOAT, Tensor, pads, verify
+from delegate.backends.xnnpack.runtime.verifier import FLOAT, VerifiedTensor, pads, verify
 from delegate.errors import BackendFailed
 from delegate.program.cores import cores
 from delegate.runtime.backend import TensorType
@@ -293,7 +293,7 @@ def test_amounts_of_padding_match_the_sizes(amounts):
 
 def test_padding_of_dynamic_sizes_is_limited():
     """LiteRT adds sizes in 32 bits, so the sum is checked before: this is the check alone."""
-    dynamic = Tensor((3,), (-1,), FLOAT, False)
+    dynamic = VerifiedTensor((3,), (-1,), FLOAT, False)
     assert pads(dynamic, [2**28, 2**28], dynamic)
     assert not pads(dynamic, [2**28, 2**28 + 1], dynamic)
     assert not pads(dynamic, [2**31 - 1] * 2, dynamic)

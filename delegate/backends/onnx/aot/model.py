@@ -25,7 +25,7 @@ from torch.fx import Node
 from delegate.backends.aot import RegionFailed
 from delegate.backends.lowering import LoweringTable
 from delegate.backends.onnx.aot.translations.row import Translation
-from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor, Weight
+from delegate.backends.onnx.runtime.blob import BlobTensor, OnnxModel, Shape, Weight
 from delegate.backends.region import SIZE_DECIDED
 from delegate.common.user_warnings import only_errors
 from delegate.edge.program import META_VALUE
@@ -298,8 +298,8 @@ def _take_weights(model: Any) -> tuple[Weight, ...]:
     return tuple(weights)
 
 
-def _tensor(value: Any) -> Tensor:
-    return Tensor(str(value.name), int(value.dtype))
+def _tensor(value: Any) -> BlobTensor:
+    return BlobTensor(str(value.name), int(value.dtype))
 
 
 def _sources(model: Any, program: ExportedProgram, own: Set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

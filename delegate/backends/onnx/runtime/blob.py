@@ -29,7 +29,7 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class BlobTensor:
     """An input or output of a model: its name, and ONNX's code of its element type."""
 
     name: str
@@ -53,8 +53,8 @@ class OnnxModel:
 
     graph: bytes
     weights: tuple[Weight, ...] = ()
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
+    inputs: tuple[BlobTensor, ...] = ()
+    outputs: tuple[BlobTensor, ...] = ()
     shapes: tuple[Shape, ...] = ()
 
 
@@ -88,9 +88,9 @@ def _weight(data: Sequence[memoryview], name: str, dtype: int, shape: Sequence[i
     return Weight(name, dtype, tuple(shape), data[place])
 
 
-def _rows(tensors: Sequence[Tensor]) -> list[list[Any]]:
+def _rows(tensors: Sequence[BlobTensor]) -> list[list[Any]]:
     return [[t.name, t.dtype] for t in tensors]
 
 
-def _tensors(rows: Sequence[Sequence[Any]]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(name, dtype) for name, dtype in rows)
+def _tensors(rows: Sequence[Sequence[Any]]) -> tuple[BlobTensor, ...]:
+    return tuple(BlobTensor(name, dtype) for name, dtype in rows)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from delegate.backends.onnx.runtime.blob import OnnxModel, Shape, Tensor
+from delegate.backends.onnx.runtime.blob import BlobTensor, OnnxModel, Shape
 from delegate.backends.onnx.runtime.device_memory import OrtTensor
 from delegate.backends.onnx.runtime.provider import CPU, Provider, device, one_line
 from delegate.common.interrupts import raise_handler_error
@@ -295,7 +295,7 @@ class _Session:
         """End the profile; return its start, in nanoseconds of the system's clock, and the path of its file."""
         return self._session.get_profiling_start_time_ns(), self._session.end_profiling()
 
-    def _values(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> Any:
+    def _values(self, tensors: Sequence[BlobTensor], arrays: Sequence[Any]) -> Any:
         vector = self._bindings.OrtValueVector()
         for tensor, array in zip(tensors, arrays, strict=True):
             vector.push_back(self._bindings.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.dtype))

@@ -19,7 +19,7 @@ from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbe
 from delegate.backends.qdq import DECODES, Coded, coded
 from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.empty_sizes import Compiled, require_without_elements
+from delegate.backends.xnnpack.aot.empty_sizes import CompiledPart, require_without_elements
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
 from delegate.backends.xnnpack.aot.lowerings.quantization import BLOCK, SCALED_PRODUCT, lower_layer
@@ -103,7 +103,7 @@ class XnnpackBackend(TableBackend):
         notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
         return PreprocessResult(rest, specs, notes, data=tuple(data))
 
-    def _compile(self, region: Region) -> tuple[RegionBuilder, Compiled]:
+    def _compile(self, region: Region) -> tuple[RegionBuilder, CompiledPart]:
         region = rewrite(region)
         builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")
         products = {p.nodes[-1]: p for p in region.patterns if p.name == SCALED_PRODUCT}
@@ -115,7 +115,7 @@ class XnnpackBackend(TableBackend):
             elif node.op == "call_function" and not builder.has(node) and node not in inside and tensors(node):
                 self._lower(builder, node)
         try:
-            return builder, Compiled(*builder.finish())
+            return builder, CompiledPart(*builder.finish())
         except ModelTooLarge as error:
             raise RegionRefused({_largest_node(region): str(error)}) from error
 

@@ -28,7 +28,7 @@ from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.coding import decoded_as
 from delegate.backends.xnnpack.aot.layout import Order, Size
 from delegate.backends.xnnpack.aot.operand import Integers, Operand, exact, example, shape_of, signature
-from delegate.backends.xnnpack.aot.tflite import Array, Model, Quantization
+from delegate.backends.xnnpack.aot.tflite import Array, Model, TensorQuantization
 from delegate.edge.node import tensor, tensors
 
 # Operators that only move or select values: the result has the parameters of the operands.
@@ -352,16 +352,16 @@ class RegionBuilder:
         zero = 0 if coded.zero_point is None else int(coded.zero_point.flat[0])
         return replace(held, type=Integers(float(coded.scales[0]), zero)) if one else held
 
-    def _quantization(self, coded: Coded) -> Quantization | None:
+    def _quantization(self, coded: Coded) -> TensorQuantization | None:
         if coded.scale is None:
             return None
         if coded.block:
             rounded = torch.from_numpy(np.ascontiguousarray(coded.scale, np.float32)).bfloat16()  # as XNNPACK does
             scales = self.model.constant(rounded.half().numpy())
-            return Quantization((), (), 0, (scales, coded.block))
+            return TensorQuantization((), (), 0, (scales, coded.block))
         zeros = np.zeros(coded.scale.shape) if coded.zero_point is None else coded.zero_point
         points = tuple(int(z) for z in np.broadcast_to(zeros, coded.scale.shape).reshape(-1))
-        return Quantization(tuple(coded.scales.tolist()), points, coded.axis or 0)
+        return TensorQuantization(tuple(coded.scales.tolist()), points, coded.axis or 0)
 
     # -- integers ------------------------------------------------------------------------------------------------------
 
@@ -424,7 +424,7 @@ class RegionBuilder:
             return self.constant(values)
         scales = weights.scales.astype(np.float64) * x.type.scale
         codes = np.rint(values.astype(np.float64) / scales).astype(np.int32)
-        quantization = Quantization(tuple(scales.astype(np.float32).tolist()), (0,) * len(scales))
+        quantization = TensorQuantization(tuple(scales.astype(np.float32).tolist()), (0,) * len(scales))
         return Operand(self.model.constant(codes, quantization), values.shape, layout.row_major(1))
 
     def variable(
@@ -432,7 +432,7 @@ class RegionBuilder:
     ) -> Operand:
         """Add a tensor that is computed at run time; with `kind`, in integers of this dtype that represent reals."""
         sizes = layout.physical(shape, order)
-        quantization = None if kind is None else Quantization((kind.scale,), (kind.zero_point,))
+        quantization = None if kind is None else TensorQuantization((kind.scale,), (kind.zero_point,))
         dtype = np.float32 if kind is None else dtype
         index = self.model.tensor([example(s) for s in sizes], signature(sizes), quantization, dtype)
         return Operand(index, shape, order, kind)

@@ -19,7 +19,7 @@ from delegate.backends.xnnpack.runtime.interpreted import Interpreted, open_inte
 Shape = Callable[[Node], list[int]]
 
 
-class Compiled(NamedTuple):
+class CompiledPart(NamedTuple):
     """The model of a region, with the tensors of its inputs and outputs."""
 
     model: bytes
@@ -27,7 +27,7 @@ class Compiled(NamedTuple):
     outputs: list[int]
 
 
-def require_without_elements(region: Region, compiled: Compiled) -> None:
+def require_without_elements(region: Region, compiled: CompiledPart) -> None:
     """Raise RegionFailed if a region fails in a call without elements, in which some results have elements."""
     for symbol, known in region.range_constraints.items():
         shape = partial(shape_without, symbol=symbol, ranges=region.range_constraints)
@@ -36,7 +36,7 @@ def require_without_elements(region: Region, compiled: Compiled) -> None:
             raise RegionFailed(f"XNNPACK fails in a call in which the size {symbol} is 0: {why}")
 
 
-def _failure(region: Region, compiled: Compiled, shape: Shape) -> str:
+def _failure(region: Region, compiled: CompiledPart, shape: Shape) -> str:
     """Return why XNNPACK does not run a region on inputs of these shapes; an empty text if it does."""
     engine = Interpreted(open_interpreter(compiled.model, 1), compiled.inputs, compiled.outputs, dynamic=True)
     try:

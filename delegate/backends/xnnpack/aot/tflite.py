@@ -30,7 +30,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Quantization:
+class TensorQuantization:
     """The quantization of a tensor: its integers represent reals.
 
     Args:
@@ -113,7 +113,7 @@ class Model:
         self._buffers: list[_Buffer] = [_Buffer()]  # buffer 0 is empty: tensors without data
         self._codes: dict[int, int] = {}
         self._makers: dict[int, Any] = {}  # tensor -> the operator that computes it
-        self._constants: dict[tuple[bytes, tuple[int, ...], str, Quantization | None, int], int] = {}
+        self._constants: dict[tuple[bytes, tuple[int, ...], str, TensorQuantization | None, int], int] = {}
         self._contents: dict[bytes, int] = {}
         self._bytes = 0
 
@@ -128,7 +128,7 @@ class Model:
         self,
         shape: Sequence[int],
         signature: Sequence[int] | None = None,
-        quantization: Quantization | None = None,
+        quantization: TensorQuantization | None = None,
         dtype: Any = np.float32,
     ) -> int:
         """Add a tensor that is an input or a result at run time.
@@ -142,7 +142,7 @@ class Model:
         return self._add(shape, _TYPES[np.dtype(dtype)], 0, signature, quantization)
 
     def constant(
-        self, array: Array, quantization: Quantization | None = None, bits: int = 0, coded: Coded | None = None
+        self, array: Array, quantization: TensorQuantization | None = None, bits: int = 0, coded: Coded | None = None
     ) -> int:
         """Add a constant; the same content with the same parameters is stored once, as the same tensor.
 
@@ -258,7 +258,7 @@ class Model:
         kind: int,
         buffer: int,
         signature: Sequence[int] | None,
-        quantization: Quantization | None,
+        quantization: TensorQuantization | None,
     ) -> int:
         tensor = schema.TensorT()
         tensor.shape, tensor.type, tensor.buffer, tensor.hasRank = np.array(shape, np.int32), kind, buffer, True

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from delegate.backends.xnnpack.runtime.compiled import CompiledEngine
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile, library, version
-from delegate.backends.xnnpack.runtime.verifier import Graph, Layer, Operand, Tensor
+from delegate.backends.xnnpack.runtime.verifier import Graph, VerifiedLayer, VerifiedOperand, VerifiedTensor
 from delegate.backends.xnnpack.runtime.weights import Piece
 from delegate.cache.runtime.environment import host_features
 from delegate.cache.runtime.files import MappedFiles
@@ -220,18 +220,18 @@ def packing_key(graph: Graph, content: Callable[[tuple[int, int]], bytes], about
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _layer(layer: Layer, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
+def _layer(layer: VerifiedLayer, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
     operands = [None if x is None else _operand(x, content) for x in (*layer.inputs, *layer.outputs)]
     padding = layer.padding and _tensor(layer.padding, content)
     return [layer.name, sorted(layer.options.items()), operands, padding]
 
 
-def _operand(operand: Operand, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
+def _operand(operand: VerifiedOperand, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
     scales = operand.scales and _tensor(operand.scales, content)
     return [operand.decoded, _tensor(operand.tensor, content), scales]
 
 
-def _tensor(tensor: Tensor, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
+def _tensor(tensor: VerifiedTensor, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
     parts = [tensor.kind, hashlib.sha256(repr((*tensor.numbers, tensor.blocks[1])).encode()).hexdigest()]
     if tensor.is_constant:
         return [*parts, tensor.shape, tensor.buffer, content(tensor.place).hex()]

@@ -44,7 +44,7 @@ _DTYPES: Mapping[int, np.dtype[Any]] = {
 }
 
 
-class Tensor(NamedTuple):
+class VerifiedTensor(NamedTuple):
     """A tensor of a model.
 
     Args:
@@ -79,7 +79,7 @@ class Tensor(NamedTuple):
         return _DTYPES.get(self.kind)
 
 
-class Operand(NamedTuple):
+class VerifiedOperand(NamedTuple):
     """An input or output of a layer.
 
     Args:
@@ -88,12 +88,12 @@ class Operand(NamedTuple):
         scales: The scales of a buffer's blocks, if it has blocks.
     """
 
-    tensor: Tensor
+    tensor: VerifiedTensor
     decoded: bool = False
-    scales: Tensor | None = None
+    scales: VerifiedTensor | None = None
 
 
-class Layer(NamedTuple):
+class VerifiedLayer(NamedTuple):
     """An operator whose weights XNNPACK packs.
 
     Args:
@@ -106,9 +106,9 @@ class Layer(NamedTuple):
 
     name: str
     options: Mapping[str, Any]
-    inputs: tuple[Operand | None, ...]
-    outputs: tuple[Operand, ...]
-    padding: Tensor | None = None
+    inputs: tuple[VerifiedOperand | None, ...]
+    outputs: tuple[VerifiedOperand, ...]
+    padding: VerifiedTensor | None = None
 
 
 class Graph(NamedTuple):
@@ -121,14 +121,14 @@ class Graph(NamedTuple):
         layers: the operators that have weights.
     """
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[VerifiedTensor, ...]
+    outputs: tuple[VerifiedTensor, ...]
     operators: int
     weights: tuple[tuple[int, int], ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[VerifiedLayer, ...]
 
 
-def fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
+def fits(letter: str, tensor: VerifiedTensor, decoded: bool) -> bool:
     """Return true if a tensor has the kind that a letter in a row names; see `accepted.Row`."""
     if letter == "i":
         return tensor.kind == INT and tensor.is_constant
@@ -139,7 +139,7 @@ def fits(letter: str, tensor: Tensor, decoded: bool) -> bool:
     return is_value(tensor) and tensor.kind != UINT8
 
 
-def agree(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
+def agree(name: str, used: Sequence[tuple[str, VerifiedTensor]], outputs: Sequence[VerifiedTensor]) -> bool:
     """Return true if an operator computes in floats or in integers, not in both; weights alone may be integers."""
     values = [tensor.kind for letter, tensor in used if letter == "x"] + [t.kind for t in outputs]
     if name == "DEQUANTIZE":
@@ -154,19 +154,19 @@ def agree(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tenso
     return not weights or _go_with_floats(weights)
 
 
-def _are_integers(weights: Sequence[Tensor]) -> bool:
+def _are_integers(weights: Sequence[VerifiedTensor]) -> bool:
     """Return true if weights are int8, and the following bias is int32."""
     return all(t.kind == (INT if i else INT8) and t.scales > 0 for i, t in enumerate(weights))
 
 
-def _go_with_floats(weights: Sequence[Tensor]) -> bool:
+def _go_with_floats(weights: Sequence[VerifiedTensor]) -> bool:
     """Return true if weights are floats, or integers of 8 or 4 bits, and the following bias is in floats."""
     first, *others = weights
     quantized = first.kind in (INT8, INT4) and first.scales != 0
     return (first.kind == FLOAT or quantized) and all(t.kind == FLOAT for t in others)
 
 
-def _have_ratios(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequence[Tensor]) -> bool:
+def _have_ratios(name: str, used: Sequence[tuple[str, VerifiedTensor]], outputs: Sequence[VerifiedTensor]) -> bool:
     """Return true if the kernels of an operator on int8 support its scales."""
     if name not in RATIOS or any(t.kind != INT8 for t in outputs):
         return False
@@ -182,12 +182,12 @@ def _have_ratios(name: str, used: Sequence[tuple[str, Tensor]], outputs: Sequenc
     return all(least <= ratio < most for ratio in ratios)
 
 
-def is_value(tensor: Tensor) -> bool:
+def is_value(tensor: VerifiedTensor) -> bool:
     """Return true if a tensor holds values: floats, or integers with one scale."""
     return tensor.kind == FLOAT or (tensor.kind in (INT8, UINT8) and tensor.scales == 1)
 
 
-def pads(tensor: Tensor, amounts: Sequence[int], result: Tensor) -> bool:
+def pads(tensor: VerifiedTensor, amounts: Sequence[int], result: VerifiedTensor) -> bool:
     """Return true if padding before and after each dimension gives a result of this shape.
 
     LiteRT adds sizes in 32 bits, and writes beyond the result on overflow.
@@ -202,7 +202,7 @@ def pads(tensor: Tensor, amounts: Sequence[int], result: Tensor) -> bool:
     )
 
 
-def has_blocks(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
+def has_blocks(tensor: VerifiedTensor, tensors: Sequence[VerifiedTensor]) -> bool:
     """Return true if a tensor has no blocks, or a float16 scale for each block."""
     if tensor.scales != -1:
         return True
@@ -214,7 +214,7 @@ def has_blocks(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
     return own.kind == HALF and own.is_constant and own.shape == (rows, columns // size) and columns % size == 0
 
 
-def is_new(index: int, tensors: Sequence[Tensor], available: set[int]) -> bool:
+def is_new(index: int, tensors: Sequence[VerifiedTensor], available: set[int]) -> bool:
     """Return true if a tensor may be written: it holds values, and is not available yet."""
     return 0 <= index < len(tensors) and index not in available and is_value(tensors[index])
 
@@ -303,8 +303,8 @@ class _Verifier:
             _require(has_blocks(tensor, tensors), f"the blocks of tensor {number} have no matching scales")
         available = {i for i, tensor in enumerate(tensors) if tensor.is_constant}
         self._weights, self._others = set[int](), set[int]()
-        self._layers = list[Layer]()
-        self._sources, self._paddings = dict[int, int](), dict[int, Tensor]()
+        self._layers = list[VerifiedLayer]()
+        self._sources, self._paddings = dict[int, int](), dict[int, VerifiedTensor]()
         for index in inputs:
             _require(is_new(index, tensors, available), f"tensor {index} cannot be an input")
             available.add(index)
@@ -328,7 +328,7 @@ class _Verifier:
         _require(code["old"] == min(code["code"], 127), f"operator {name} has two codes")
         return name
 
-    def _tensor(self, tensor: Mapping[str, Any], buffers: Sequence[tuple[int, int] | None]) -> Tensor:
+    def _tensor(self, tensor: Mapping[str, Any], buffers: Sequence[tuple[int, int] | None]) -> VerifiedTensor:
         shape, signature = tuple(tensor["shape"]), tensor["signature"]
         kind = tensor["type"]
         _require(kind in _BITS, f"a tensor has the type {kind}")
@@ -344,7 +344,9 @@ class _Verifier:
             signature = shape
         same = len(signature) == len(shape) and all(s in (-1, d) for s, d in zip(signature, shape, strict=True))
         _require(same, "a tensor has two shapes")
-        result = Tensor(shape, tuple(signature), kind, data is not None, buffer=tensor["buffer"], place=data or (0, 0))
+        result = VerifiedTensor(
+            shape, tuple(signature), kind, data is not None, buffer=tensor["buffer"], place=data or (0, 0)
+        )
         return result._replace(**self._quantization(tensor["quantization"], shape, kind))
 
     def _quantization(self, start: int | None, shape: tuple[int, ...], kind: int) -> dict[str, Any]:
@@ -382,7 +384,7 @@ class _Verifier:
         number: int,
         operator: Mapping[str, Any],
         codes: Sequence[str],
-        tensors: Sequence[Tensor],
+        tensors: Sequence[VerifiedTensor],
         available: set[int],
     ) -> None:
         """Check an operator, and add its results to the available tensors."""
@@ -421,12 +423,12 @@ class _Verifier:
             layer_inputs = tuple(self._operand(i, tensors) if i >= 0 else None for i in inputs)
             layer_outputs = tuple(self._operand(i, tensors) for i in outputs)
             padding = next((self._paddings[i] for i in inputs if i in self._paddings), None)
-            self._layers.append(Layer(name, options, layer_inputs, layer_outputs, padding))
+            self._layers.append(VerifiedLayer(name, options, layer_inputs, layer_outputs, padding))
 
-    def _operand(self, index: int, tensors: Sequence[Tensor]) -> Operand:
+    def _operand(self, index: int, tensors: Sequence[VerifiedTensor]) -> VerifiedOperand:
         tensor = tensors[self._sources.get(index, index)]
         scales = tensors[tensor.blocks[0]] if tensor.scales == -1 else None
-        return Operand(tensor, index in self._sources, scales)
+        return VerifiedOperand(tensor, index in self._sources, scales)
 
     def _options(self, place: str, operator: Mapping[str, Any], table: str) -> dict[str, Any]:
         code, fields = OPTIONS[table]

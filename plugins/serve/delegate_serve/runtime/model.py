@@ -105,7 +105,7 @@ class Model(ServedModel):
             return await self.worker.run(request.leaves, request.timeout, request.priority, run)
 
 
-def is_bounded(program: model.Program, method: model.Method) -> bool:
+def is_bounded(program: model.Program, method: model.MethodDefinition) -> bool:
     """Return True if the sizes of the arguments bound the work of a method.
 
     They do not bound the work of loops, of sizes that depend on data, and of kernels for a user's own operators.

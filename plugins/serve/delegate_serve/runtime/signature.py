@@ -51,7 +51,7 @@ class Signature:
     literals: tuple[int | float | bool | str | None, ...]
 
 
-def signature_of(method: model.Method, where: str) -> Signature:
+def signature_of(method: model.MethodDefinition, where: str) -> Signature:
     """Return the signature of a method.
 
     Args:
@@ -88,6 +88,6 @@ def signature_of(method: model.Method, where: str) -> Signature:
     return Signature({t.name: t for t in inputs}, {t.name: t for t in outputs}, literals)
 
 
-def _tensor(method: model.Method, name: str, leaf: int, index: int) -> Tensor:
+def _tensor(method: model.MethodDefinition, name: str, leaf: int, index: int) -> Tensor:
     value = method.values[index]
     return Tensor(name, leaf, value.dtype, tuple(-1 if isinstance(d, Expr) else d for d in value.shape))

@@ -21,8 +21,8 @@ from delegate.backends.gpu.cuda.aot.operators import LOSING_NAN, TABLE
 from delegate.backends.gpu.cuda.aot.tuning import Tuner
 from delegate.backends.gpu.cuda.deviations import DEVIATIONS
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.delegate import Weight, host, pack, unpack
-from delegate.backends.gpu.cuda.runtime.library import ARCHITECTURES, HOST, Target
+from delegate.backends.gpu.cuda.runtime.delegate import CudaWeight, host, pack, unpack
+from delegate.backends.gpu.cuda.runtime.library import ARCHITECTURES, HOST, CudaTarget
 from delegate.backends.inexact import (
     Nan,
     collapsed_sizes,
@@ -138,23 +138,23 @@ class CudaBackend(TableBackend):
         if artifact.space != ("stand-in" if target.is_host else "cuda"):
             raise ValueError(f"{artifact.space!r} is not memory of a GPU")
 
-    def _tuner_for(self, target: Target) -> Tuner | None:
+    def _tuner_for(self, target: CudaTarget) -> Tuner | None:
         """Return the tuner, one for all partitions, because they share the trials."""
         if self._tuner is None and self.options.tuning is not None:
             self._tuner = Tuner(target, self.options.tuning.trials, self.options.tuning.database)
         return self._tuner
 
-    def _target(self) -> tuple[Target, str]:
+    def _target(self) -> tuple[CudaTarget, str]:
         """Return the architecture to compile for, and the reason for it."""
         if self.options.arch is not None:
-            return Target(self.options.arch), "as requested"
+            return CudaTarget(self.options.arch), "as requested"
         try:
             return library.local_gpu()[0], "the GPU here"
         except BackendUnavailable:
-            return Target(HOST), "no GPU was found"
+            return CudaTarget(HOST), "no GPU was found"
 
 
-def _require_tf32(target: Target) -> None:
+def _require_tf32(target: CudaTarget) -> None:
     if target.tf32 and not (target.is_host or target.has_tensor_cores):
         raise LoweringError(
             f"{target} cannot multiply in tf32: GPUs can from sm_80 on", remedy="give precision: float16 or float32"
@@ -184,12 +184,12 @@ def _dtype(value: torch.Tensor) -> DType:
     return dtype
 
 
-def _weight(value: torch.Tensor) -> Weight:
+def _weight(value: torch.Tensor) -> CudaWeight:
     dtype = _dtype(value)
-    return Weight(dtype, raw_bytes(value).view(dtype.numpy).reshape(value.shape))
+    return CudaWeight(dtype, raw_bytes(value).view(dtype.numpy).reshape(value.shape))
 
 
-def _about(target: Target, region: Region) -> dict[str, Any]:
+def _about(target: CudaTarget, region: Region) -> dict[str, Any]:
     """Return the compile specs that do not depend on the library."""
     inputs = [_dtype(tensor(n)).name for n in region.inputs]
     return {"target": target.arch, "tvm": library.version(), "host": host(), "inputs": inputs}

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from delegate.backends.aot import RegionFailed
-from delegate.backends.gpu.cuda.runtime.library import Target, one_line
+from delegate.backends.gpu.cuda.runtime.library import CudaTarget, one_line
 from delegate.errors import DelegateError, LoweringError
 
 # What TVM reads from the environment alone. Its own choice is fast and wrong in the last digits: exp and the like.
@@ -25,7 +25,7 @@ _EXACT = {
 Scheduler = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def compile_library(module: Any, target: Target, scheduler: Scheduler | None = None) -> bytes:
+def compile_library(module: Any, target: CudaTarget, scheduler: Scheduler | None = None) -> bytes:
     """Compile a module.
 
     Args:
@@ -55,7 +55,7 @@ def compile_library(module: Any, target: Target, scheduler: Scheduler | None = N
         return path.read_bytes()
 
 
-def _built(module: Any, words: Any, target: Target, scheduler: Scheduler | None) -> Any:
+def _built(module: Any, words: Any, target: CudaTarget, scheduler: Scheduler | None) -> Any:
     """Build a module by TVM's default passes for the target, with our own schedules."""
     import tvm
     from tvm import relax
@@ -91,7 +91,7 @@ def _require_linker() -> None:
         )
 
 
-def _device_compiler(target: Target) -> dict[str, str]:
+def _device_compiler(target: CudaTarget) -> dict[str, str]:
     """Return the environment that selects NVIDIA's compiler for TVM; empty for the host."""
     if target.is_host:
         return {}

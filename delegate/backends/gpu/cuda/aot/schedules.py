@@ -33,7 +33,7 @@ from tvm.tirx.analysis import undefined_vars
 from delegate.backends.aot import RegionFailed
 from delegate.backends.gpu.cuda.aot.wmma import TILE, Intrinsics, intrinsics
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import Target
+from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 
 
 @dataclass(frozen=True)
@@ -291,12 +291,12 @@ Rules = Mapping[str, Any]
 _SCHEDULED = "tirx.is_scheduled"
 
 
-def rules(target: Target) -> Rules:
+def rules(target: CudaTarget) -> Rules:
     """Return the rules for a target by name."""
     return _for_host() if target.is_host else _for_gpu(target)
 
 
-def applied(rule: Any, function: Any, target: Target) -> Any:
+def applied(rule: Any, function: Any, target: CudaTarget) -> Any:
     """Return a function scheduled by a rule; None if the rule does not fit."""
     try:
         schedule = rule.apply(function, tvm.target.Target(dict(target.for_tvm())), False)
@@ -308,7 +308,7 @@ def applied(rule: Any, function: Any, target: Target) -> Any:
     return schedule.mod["main"].with_attr(_SCHEDULED, True)
 
 
-def by_default(function: Any, target: Target) -> Any:
+def by_default(function: Any, target: CudaTarget) -> Any:
     """Return a function scheduled by the first rule that fits; raise RegionFailed if none fits.
 
     TVM has scheduled some functions for the target already, such as sums that run along a dimension.
@@ -408,7 +408,7 @@ _MATMUL = {
 }  # fmt: skip
 
 
-def _for_gpu(target: Target) -> Rules:
+def _for_gpu(target: CudaTarget) -> Rules:
     tensor_cores = {
         "tensor cores 4x4": TensorCores(),
         "tensor cores 2x2": TensorCores(warps=2, depth=2),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import Target
+from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.common.files import read_bytes
 from delegate.errors import BackendUnavailable, LoweringError
 
@@ -126,7 +126,7 @@ class Tuner:
         LoweringError: the database is absent or broken, or this machine cannot run the measurements.
     """
 
-    def __init__(self, target: Target, trials: int, path: Path) -> None:
+    def __init__(self, target: CudaTarget, trials: int, path: Path) -> None:
         if trials:
             _require_here(target, path)
         elif not path.exists():
@@ -169,7 +169,7 @@ class Tuner:
             self._database.save()
 
 
-def _require_here(target: Target, path: Path) -> None:
+def _require_here(target: CudaTarget, path: Path) -> None:
     if target.is_host:
         return
     try:
@@ -202,7 +202,7 @@ def _is_static(function: Any) -> bool:
     return all(all(hasattr(size, "value") for size in getattr(p.ty, "shape", [None])) for p in function.params)
 
 
-def _seconds(function: Any, target: Target) -> float | None:
+def _seconds(function: Any, target: CudaTarget) -> float | None:
     """Return the seconds of one call; None if it does not compile or run."""
     import tvm
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, Target, one_line
+from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, CudaTarget, one_line
 from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
 from delegate.program.raw import array_over, writable_view
@@ -26,14 +26,14 @@ from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemo
 
 
 @dataclass(frozen=True)
-class Weight:
+class CudaWeight:
     """A constant of a region; `array` has the bits of a dtype that NumPy does not have."""
 
     dtype: DType
     array: Array
 
 
-def pack(library: bytes, weights: Sequence[Weight]) -> tuple[bytes, dict[str, Any]]:
+def pack(library: bytes, weights: Sequence[CudaWeight]) -> tuple[bytes, dict[str, Any]]:
     """Return the blob, and its entries of compile_specs."""
     parts, rows, end = [library], [], len(library)
     for weight in weights:
@@ -44,7 +44,7 @@ def pack(library: bytes, weights: Sequence[Weight]) -> tuple[bytes, dict[str, An
     return b"".join(parts), {"library": len(library), "weights": rows, "bytes": end}
 
 
-def unpack(blob: memoryview, specs: Mapping[str, Any]) -> tuple[memoryview, tuple[Weight, ...]]:
+def unpack(blob: memoryview, specs: Mapping[str, Any]) -> tuple[memoryview, tuple[CudaWeight, ...]]:
     """Return the library and the weights, as views of the blob.
 
     Raises:
@@ -55,9 +55,9 @@ def unpack(blob: memoryview, specs: Mapping[str, Any]) -> tuple[memoryview, tupl
     return blob[: specs["library"]], tuple(_weight(blob, *row) for row in specs["weights"])
 
 
-def _weight(blob: memoryview, name: str, shape: Sequence[int], offset: int) -> Weight:
+def _weight(blob: memoryview, name: str, shape: Sequence[int], offset: int) -> CudaWeight:
     dtype = DType[name]
-    return Weight(dtype, array_over(blob, dtype.numpy, shape, offset))
+    return CudaWeight(dtype, array_over(blob, dtype.numpy, shape, offset))
 
 
 _POOLED = 2  # TVM's code of the allocator that keeps memory for the next call
@@ -75,7 +75,7 @@ class CudaRuntime(BackendRuntime):
         return True
 
     def init(self, blob: memoryview, compile_specs: Mapping[str, Any]) -> Delegate:
-        target = Target(compile_specs["target"])
+        target = CudaTarget(compile_specs["target"])
         _require("TVM", _minor(compile_specs["tvm"]), _minor(library.version()))
         _require("a host", compile_specs["host"], host())
         device = CPU if target.is_host else CUDA
@@ -167,7 +167,7 @@ class CudaDelegate(Delegate):
         dtypes: the dtypes of the inputs.
     """
 
-    def __init__(self, machine: Machine, weights: Sequence[Weight], dtypes: Sequence[DType]) -> None:
+    def __init__(self, machine: Machine, weights: Sequence[CudaWeight], dtypes: Sequence[DType]) -> None:
         self._machine, self._dtypes = machine, dtypes
         self._storage = weights  # the tensors are views of these arrays
         self._weights = [machine.give(w.array, w.dtype) for w in weights]

@@ -29,7 +29,7 @@ ARCHITECTURES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CudaTarget:
     """An architecture.
 
     Args:
@@ -51,7 +51,7 @@ class Target:
         match = _ARCH.fullmatch(self.arch)
         return match is not None and int(match[1]) >= 8
 
-    def runs_on(self, gpu: Target) -> bool:
+    def runs_on(self, gpu: CudaTarget) -> bool:
         """Return true if machine code for this target runs on a GPU: of the same major version, and no lower minor one.
 
         https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#binary-compatibility
@@ -136,10 +136,10 @@ def _attribute(tvm_ffi: Any, code: int) -> Any:
     return tvm_ffi.get_global_func("runtime.GetDeviceAttr")(CUDA, 0, code)
 
 
-def local_gpu() -> tuple[Target, str]:
+def local_gpu() -> tuple[CudaTarget, str]:
     """Return the GPU of this machine as a target, and its name; raise BackendUnavailable if there is none."""
     tvm_ffi = runtime(CUDA)
-    return Target("sm_" + _attribute(tvm_ffi, _COMPUTE_VERSION).replace(".", "")), str(_attribute(tvm_ffi, _NAME))
+    return CudaTarget("sm_" + _attribute(tvm_ffi, _COMPUTE_VERSION).replace(".", "")), str(_attribute(tvm_ffi, _NAME))
 
 
 def probe() -> Availability:

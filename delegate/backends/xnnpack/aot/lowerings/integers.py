@@ -34,7 +34,7 @@ _BIASES = 2**30  # bounds of an int32 bias, so that adding the sum of products d
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class IntegerCase:
     """An operator that may be lowered in integers.
 
     Args:
@@ -55,11 +55,11 @@ class Case:
         return math.prod(scales) * math.prod(factors) / self.result.scale
 
 
-Fits = Callable[[Case], str]  # the reason if the case is not supported; else empty
+Fits = Callable[[IntegerCase], str]  # the reason if the case is not supported; else empty
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class IntegerRow:
     """The support of one operator on integers.
 
     Args:
@@ -77,14 +77,14 @@ def _within(value: float, low: float, high: float, what: str) -> str:
     return "" if low <= value < high else f"{what} is {value:.3g}, but XNNPACK supports {low:.3g} to {high:.3g}"
 
 
-def _layer(case: Case) -> str:
+def _layer(case: IntegerCase) -> str:
     """Check that weights are int8 with zero points 0, per tensor or per output channel."""
     row = ROWS[op_name(case.node)].quantized
     assert row.weight is not None
     return _weights(case, case.builder.weights(cast(Node, case.node.args[row.weight])), row.axis)
 
 
-def _weights(case: Case, weights: Any, axis: int) -> str:
+def _weights(case: IntegerCase, weights: Any, axis: int) -> str:
     if not isinstance(weights, Coded) or weights.scale is None:
         return "the weight is not quantized"
     if not weights.symmetric:
@@ -96,7 +96,7 @@ def _weights(case: Case, weights: Any, axis: int) -> str:
     return why or _within(high, 2.0**-32, 256, "the product of the scales divided by the result's scale")
 
 
-def _bias(case: Case, weights: Any, bias: Any) -> str:
+def _bias(case: IntegerCase, weights: Any, bias: Any) -> str:
     if bias is None:
         return ""
     assert isinstance(weights, Coded)
@@ -105,7 +105,7 @@ def _bias(case: Case, weights: Any, bias: Any) -> str:
     return "" if codes.max(initial=0) < _BIASES else "the bias does not fit into int32"
 
 
-def _convolution(case: Case) -> str:
+def _convolution(case: IntegerCase) -> str:
     named = arguments(case.node)
     weights = case.builder.weights(named["weight"])
     transposed = bool(named["transposed"])
@@ -114,12 +114,12 @@ def _convolution(case: Case) -> str:
     return _weights(case, weights, 1 if transposed else 0) or _bias(case, weights, named["bias"])
 
 
-def _linear(case: Case) -> str:
+def _linear(case: IntegerCase) -> str:
     weights = case.builder.weights(cast(Node, case.node.args[1]))
     return _layer(case) or _bias(case, weights, arg(case.node, 2))
 
 
-def _product(case: Case) -> str:
+def _product(case: IntegerCase) -> str:
     if case.builder.is_constant(case.node.args[1]):
         return "a matrix product with a constant"
     assert case.operands[1] is not None
@@ -128,18 +128,18 @@ def _product(case: Case) -> str:
     return _within(case.ratio(), 2.0**-32, 256, "the product of the scales divided by the result's scale")
 
 
-def _sum(case: Case) -> str:
+def _sum(case: IntegerCase) -> str:
     if arguments(case.node).get("alpha", 1) != 1:
         return f"alpha {arguments(case.node)['alpha']}"
     return next(filter(None, (_within(s / case.result.scale, 2.0**-10, 256, "a scale divided by the result's scale")
                               for s in _scales(case))), "")  # fmt: skip
 
 
-def _times(case: Case) -> str:
+def _times(case: IntegerCase) -> str:
     return _within(math.prod(_scales(case)) / case.result.scale, 2.0**-16, 256, "the product of the scales")
 
 
-def _scales(case: Case) -> list[float]:
+def _scales(case: IntegerCase) -> list[float]:
     """Return the scales of both operands; either may be a constant."""
     scales = []
     for value in case.node.args[:2]:
@@ -155,13 +155,13 @@ def _constant_scale(builder: RegionBuilder, value: Any) -> float:
     return float(coded.scales[0])
 
 
-def _slope(case: Case) -> str:
+def _slope(case: IntegerCase) -> str:
     ratio, slope = case.ratio(), float(arg(case.node, 1, 0.01))
     why = _within(ratio, 2.0**-8, 127, "the scale divided by the result's scale")
     return why or ("" if 2.0**-8 <= abs(slope * ratio) < 127 else f"a slope of {slope}")
 
 
-def _plain_elu(case: Case) -> str:
+def _plain_elu(case: IntegerCase) -> str:
     return (
         ""
         if all(arg(case.node, i, 1) == 1 for i in (1, 2, 3))
@@ -169,30 +169,30 @@ def _plain_elu(case: Case) -> str:
     )
 
 
-def _mean(case: Case) -> str:
+def _mean(case: IntegerCase) -> str:
     return _within(case.ratio(), 2.0**-32, 256, "the scale divided by the result's scale")
 
 
-def _adaptive(case: Case) -> str:
+def _adaptive(case: IntegerCase) -> str:
     in_sizes, out_sizes = (shape_of(n)[2:] for n in (cast(Node, case.node.args[0]), case.node))
     if all(w == 1 for w in out_sizes) or not any(g % w for g, w in zip(in_sizes, out_sizes, strict=True)):
         return _mean(case)
     return "windows of several sizes, for which an intermediate result would be rounded"
 
 
-def _gated(case: Case) -> str:
+def _gated(case: IntegerCase) -> str:
     return _within(case.ratio(SIGMOID.scale), 2.0**-16, 256, "the product of the scales divided by the result's scale")
 
 
-def _average(case: Case) -> str:
+def _average(case: IntegerCase) -> str:
     return _mean(case) if uncorrected(case.node) else "windows at the edge have other divisors"
 
 
-def _same(case: Case) -> str:
+def _same(case: IntegerCase) -> str:
     return "" if case.operands[0] == case.result else "interpolation with other quantization parameters for the result"
 
 
-def _implied(case: Case) -> str:
+def _implied(case: IntegerCase) -> str:
     """Check that the activation does no more than saturate at the ends of the result's range."""
     return "" if saturates(case.result, bounds(case.node)) else "bounds that are not the ends of the result's range"
 
@@ -206,11 +206,11 @@ def _padding(node: Node) -> str:
     return "padding other than with zeros" if arguments(node).get("value") else ""
 
 
-def _zero(case: Case) -> str:
+def _zero(case: IntegerCase) -> str:
     return _padding(case.node)
 
 
-def _rows() -> list[Row]:
+def _rows() -> list[IntegerRow]:
     op = QuantizedOperator
     moving = (
         *RESHAPES, *SQUEEZES, *ALIASES, "aten.permute.default", "aten.transpose.int", "aten.t.default",
@@ -223,27 +223,31 @@ def _rows() -> list[Row]:
         "aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default",
         "aten._upsample_nearest_exact2d.vec", "aten._upsample_nearest_exact2d.default",
     )  # fmt: skip
+    products = ("mm", "bmm", "matmul")
     return [
-        Row(op("aten.convolution.default", weight=1, fuses=_ACTIVATIONS), _convolution),
-        Row(op("aten.linear.default", weight=1, fuses=_ACTIVATIONS), _linear),
-        *(Row(op(f"aten.{n}.default", inputs=(0, 1), symmetric=(1,)), _product) for n in ("mm", "bmm", "matmul")),
-        *(Row(op(f"aten.{n}.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _sum) for n in ("add", "sub")),
-        Row(op("aten.mul.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _times),
-        *(Row(op(name), _mean) for name in ("aten.mean.dim", "aten.mean.default")),
-        Row(op("aten._adaptive_avg_pool2d.default"), _adaptive),
-        Row(op("aten.avg_pool2d.default"), _average),
-        *(Row(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh")),
-        *(Row(op(f"aten.{n}.default"), _gated) for n in ("silu", "glu")),
-        Row(op("aten.leaky_relu.default"), _slope),
-        Row(op("aten.elu.default"), _plain_elu),
-        *(Row(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),
-        *(Row(op(name), _implied, _requantized) for name in _ACTIVATIONS),
-        *(Row(op(name, moves=True)) for name in moving),
-        *(Row(op(f"aten.{n}.default", moves=True, accepts=_padding), _zero) for n in ("pad", "constant_pad_nd")),
+        IntegerRow(op("aten.convolution.default", weight=1, fuses=_ACTIVATIONS), _convolution),
+        IntegerRow(op("aten.linear.default", weight=1, fuses=_ACTIVATIONS), _linear),
+        *(IntegerRow(op(f"aten.{n}.default", inputs=(0, 1), symmetric=(1,)), _product) for n in products),
+        *(IntegerRow(op(f"aten.{n}.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _sum) for n in ("add", "sub")),
+        IntegerRow(op("aten.mul.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _times),
+        *(IntegerRow(op(name), _mean) for name in ("aten.mean.dim", "aten.mean.default")),
+        IntegerRow(op("aten._adaptive_avg_pool2d.default"), _adaptive),
+        IntegerRow(op("aten.avg_pool2d.default"), _average),
+        *(IntegerRow(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh")),
+        *(IntegerRow(op(f"aten.{n}.default"), _gated) for n in ("silu", "glu")),
+        IntegerRow(op("aten.leaky_relu.default"), _slope),
+        IntegerRow(op("aten.elu.default"), _plain_elu),
+        *(IntegerRow(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),
+        *(IntegerRow(op(name), _implied, _requantized) for name in _ACTIVATIONS),
+        *(IntegerRow(op(name, moves=True)) for name in moving),
+        *(
+            IntegerRow(op(f"aten.{n}.default", moves=True, accepts=_padding), _zero)
+            for n in ("pad", "constant_pad_nd")
+        ),
     ]  # fmt: skip
 
 
-ROWS: dict[str, Row] = {row.quantized.op: row for row in _rows()}
+ROWS: dict[str, IntegerRow] = {row.quantized.op: row for row in _rows()}
 _CONVERSIONS = frozenset({QUANTIZE, *DECODES})
 _ROUNDS = frozenset({"aten.upsample_bilinear2d.vec", "aten.upsample_bilinear2d.default"})  # moves, but rounds
 
@@ -319,7 +323,9 @@ def lower_in_integers(builder: RegionBuilder, node: Node) -> str | None:
     return f"{name}: {why}" if why else None
 
 
-def _lower_computation(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integers | None, ...]) -> str:
+def _lower_computation(
+    builder: RegionBuilder, node: Node, row: IntegerRow, operands: tuple[Integers | None, ...]
+) -> str:
     """Lower an operator that computes new values; return the reason if this is not possible."""
     use = quantized_use(node, row.quantized.fuses)
     if use is None:
@@ -330,7 +336,7 @@ def _lower_computation(builder: RegionBuilder, node: Node, row: Row, operands: t
         code = Fused.NONE if saturates(result, limits) else _FUSED.get(limits or (0.0, 0.0), -1)
     if code < 0:
         return f"an activation with the bounds {limits}"
-    why = _unquantized_operand(builder, node, row, operands) or row.fits(Case(builder, node, operands, result))
+    why = _unquantized_operand(builder, node, row, operands) or row.fits(IntegerCase(builder, node, operands, result))
     if why:
         return why
     with builder.integers(result, code):
@@ -342,14 +348,14 @@ def _lower_computation(builder: RegionBuilder, node: Node, row: Row, operands: t
     return ""
 
 
-def _lower_move(builder: RegionBuilder, node: Node, row: Row, operands: tuple[Integers | None, ...]) -> str:
+def _lower_move(builder: RegionBuilder, node: Node, row: IntegerRow, operands: tuple[Integers | None, ...]) -> str:
     """Lower an operator that only moves values; return the reason if this is not possible."""
     use = quantized_use(node, ()) if op_name(node) == "aten.cat.default" else None
     if None in operands or (use is None and len(set(operands)) > 1):
         return "the operands have different quantization parameters"
     result = operands[0] if use is None else use.result
     assert result is not None
-    why = row.fits(Case(builder, node, operands, result))
+    why = row.fits(IntegerCase(builder, node, operands, result))
     if why:
         return why
     with builder.integers(result):
@@ -366,7 +372,9 @@ def _operands(builder: RegionBuilder, node: Node, row: QuantizedOperator) -> tup
     return tuple(builder.type_of(v) if isinstance(v, Node) else None for v in values)
 
 
-def _unquantized_operand(builder: RegionBuilder, node: Node, row: Row, operands: Sequence[Integers | None]) -> str:
+def _unquantized_operand(
+    builder: RegionBuilder, node: Node, row: IntegerRow, operands: Sequence[Integers | None]
+) -> str:
     """Return a message about an operand in floats that is not an exact constant in integers; empty if there is none."""
     for position, held in zip(row.quantized.inputs, operands, strict=True):
         value = arg(node, position)
