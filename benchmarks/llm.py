@@ -161,14 +161,15 @@ def export(folder: Path, layers: int, variants: Mapping[str, Mapping[str, Any]])
         for name, options in variants.items():
             if not (folder / f"{name}.dlg").exists():
                 start = time.perf_counter()
-                requested = Options(context=CONTEXT, chunk=CHUNK, **options)
-                engines = [] if requested.backends else measure_engines(source, requested, lambda _: None)
-                if engines:
-                    print(
-                        f"{name}: measured in {time.perf_counter() - start:.0f} s\n{engine_table(engines)}", flush=True
-                    )
+                backends = options.get("backends", ("xnnpack",))
+                given = {key: value for key, value in options.items() if key != "backends"}
+                requested = Options(context=CONTEXT, chunk=CHUNK, **given)
+                if backends is None:
+                    backends = measure_engines(source, requested, lambda _: None) or None
+                    took = time.perf_counter() - start
+                    print(f"{name}: measured in {took:.0f} s\n{engine_table(backends or ())}", flush=True)
                     start = time.perf_counter()
-                export(source, folder / f"{name}.dlg", requested, engines)
+                export(source, folder / f"{name}.dlg", requested, backends)
                 print(f"{name}: exported in {time.perf_counter() - start:.0f} s", flush=True)
         with torch.no_grad():
             where, rows = torch.arange(len(PROBE)), torch.zeros(len(PROBE), dtype=torch.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from tests.support.zoo import libraries
 with libraries():
     import tokenizers
     import transformers
-    from delegate_llm.aot.export import Options, export
+    from delegate_llm import Options, export
     from delegate_llm.aot.source import Source, read
 
 SHAPE = {
@@ -60,11 +61,12 @@ def configuration(folder: Path, family: str, **changes: object) -> Path:
     return path
 
 
-def made(folder: Path, family: str, **options: object) -> tuple[Source, Model]:
+def made(folder: Path, family: str, backends: Sequence[str] = ("xnnpack",), **options: object) -> tuple[Source, Model]:
     """A small random model, and the program of it."""
     with libraries():
         source = read(configuration(folder, family))
-        export(source, folder / "model.dlg", Options(**{"context": 64, "chunk": 8, "weights": "float32", **options}))
+        chosen = Options(**{"context": 64, "chunk": 8, "weights": "float32", **options})
+        export(source, folder / "model.dlg", chosen, backends)
     return source, Model(folder / "model.dlg", trust_code=True)  # a DSP's partitions are machine code
 
 

@@ -1,9 +1,9 @@
 """The public names, one import a line: `__init__.py` does an import when its name is first used."""
 
-from delegate_llm.aot.export import Options as Options
 from delegate_llm.aot.export import export as export
 from delegate_llm.aot.export import measure_engines as measure_engines
 from delegate_llm.aot.source import read as read
+from delegate_llm.options import Options as Options
 from delegate_llm.runtime.batch import Batch as Batch
 from delegate_llm.runtime.chat import Chat as Chat
 from delegate_llm.runtime.model import Conversation as Conversation

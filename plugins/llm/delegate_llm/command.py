@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.commands import Command, Group
+from delegate.cli.commands import Command, Group, expand_groups
 from delegate.cli.completions import backend_names
 from delegate.cli.options import Kernels, TrustCode
 from delegate.errors import ConfigError, InputError
+from delegate_llm.options import Options
 
 if TYPE_CHECKING:
     from delegate_llm.runtime.adapter import Adapter
@@ -30,22 +31,38 @@ app = typer.Typer(cls=Group, no_args_is_help=True, rich_markup_mode=None)
 
 _EXPORT_LIBRARIES = frozenset({"torch", "transformers", "torchao", "pydantic", "yaml"})
 WhenFull = Literal["stop", "slide"]
-Weights = Literal["float32", "int8", "int4"]
 Program = Annotated[Path, typer.Argument(metavar="FILE", help="A program file of `delegate llm export`.")]
 Count = Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of tokens to generate.")]
-Temperature = Annotated[
-    float, typer.Option(metavar="X", help="0 selects the most likely token; larger values vary more.")
-]
-TopK = Annotated[int, typer.Option(metavar="N", help="Sample from this many of the most likely tokens; 0: from all.")]
-TopP = Annotated[
-    float, typer.Option(metavar="X", help="Sample from the most likely tokens with this total probability.")
-]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="Seed of the sampling; equal seeds give equal tokens.")]
 Adapters = Annotated[
     list[Path] | None,
     typer.Option("--adapter", metavar="FOLDER", help="LoRA adapter in PEFT's format; repeat it for one per prompt."),
 ]
-Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="A word that ends the answer; may be repeated.")]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The options that say how tokens are chosen, and which words end an answer."""
+
+    temperature: Annotated[
+        float, typer.Option(metavar="X", help="0 selects the most likely token; larger values vary more.")
+    ] = 0.0
+    top_k: Annotated[
+        int, typer.Option(metavar="N", help="Sample from this many of the most likely tokens; 0: from all.")
+    ] = 0
+    top_p: Annotated[
+        float, typer.Option(metavar="X", help="Sample from the most likely tokens with this total probability.")
+    ] = 1.0
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Seed of the sampling; equal seeds give equal tokens.")
+    ] = None
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A word that ends the answer; may be repeated.")
+    ] = None
+
+    def make_sampler(self) -> Sampler:
+        from delegate_llm.runtime.sampling import Sampler
+
+        return Sampler(self.temperature, self.top_k, self.top_p, self.seed)
 
 
 @app.callback()
@@ -56,6 +73,7 @@ def llm() -> None:
 
 
 @app.command("export", cls=Command)
+@expand_groups
 def export(
     model: Annotated[
         Path,
@@ -66,49 +84,7 @@ def export(
     out: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", callback=options.PROGRAM, help="Program file to write.")
     ],
-    context: Annotated[int, typer.Option(metavar="N", help="Maximum number of tokens in a conversation.")] = 2048,
-    chunk: Annotated[int, typer.Option(metavar="N", help="Maximum number of prompt tokens in one call.")] = 64,
-    conversations: Annotated[int, typer.Option(metavar="N", help="Number of conversations that one call decodes.")] = 1,
-    weights: Annotated[
-        Weights, typer.Option(case_sensitive=False, help="Type of the weights of linear layers.")
-    ] = "int4",
-    prefill_weights: Annotated[
-        Weights | None,
-        typer.Option(case_sensitive=False, help="Type of these weights for prefill and batches, if different."),
-    ] = None,
-    head_weights: Annotated[
-        Literal["int8", "int4"],
-        typer.Option(
-            case_sensitive=False, help="Type of the weights of the head. int8 shares those of a tied embedding."
-        ),
-    ] = "int8",
-    block: Annotated[
-        int, typer.Option(metavar="N", help="Number of int4 weights that share a scale: 32, 64, 128 or 256.")
-    ] = 32,
-    rounding: Annotated[
-        Literal["nearest", "hqq", "gptq"],
-        typer.Option(
-            case_sensitive=False,
-            help="Rounding of int4 weights. hqq fits scales; gptq fits weights to --calibration, which takes longer.",
-        ),
-    ] = "nearest",
-    calibration: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="For gptq: a text like those of the use; with --no-tokenizer, numbers."),
-    ] = None,
-    cache: Annotated[
-        Literal["float32", "float16", "bfloat16", "int8"],
-        typer.Option(case_sensitive=False, help="Type of the stored keys and values."),
-    ] = "float32",
-    guesses: Annotated[
-        int, typer.Option(metavar="N", help="Number of guesses of a draft model that one call checks.")
-    ] = 0,
-    lora_rank: Annotated[
-        int, typer.Option(metavar="N", help="Maximum rank of LoRA adapters; 0: the program supports none.")
-    ] = 0,
-    lora_targets: Annotated[
-        str, typer.Option(metavar="NAMES", help="Layers that adapters may change, e.g. q_proj,v_proj. Default: all.")
-    ] = "",
+    requested: Options,
     backend: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,8 +102,8 @@ def export(
     """Compile a language model to one program file."""
     try:
         from delegate_llm.aot.engines import engine_table
-        from delegate_llm.aot.export import Options, measure_engines
         from delegate_llm.aot.export import export as export_model
+        from delegate_llm.aot.export import measure_engines
         from delegate_llm.aot.hugging_face import transformers
         from delegate_llm.aot.source import read
     except ModuleNotFoundError as error:
@@ -135,28 +111,12 @@ def export(
             raise
         remedy = "pip install 'delegate-llm[export]'"
         raise ConfigError(f"the export needs {error.name}, which is not installed", remedy=remedy) from error
-    requested = Options(
-        context=context,
-        chunk=chunk,
-        conversations=conversations,
-        weights=weights,
-        prefill_weights=prefill_weights,
-        head_weights=head_weights,
-        block=block,
-        rounding=rounding,
-        calibration=calibration,
-        cache=cache,
-        guesses=guesses,
-        lora_rank=lora_rank,
-        lora_targets=tuple(lora_targets.replace(",", " ").split()),
-        backends=backend and tuple(backend),
-    )
     requested.check()
     transformers.utils.logging.disable_progress_bar()
     source = read(model, without_tokenizer=no_tokenizer)
     with output.working(f"exporting {model}") as progress:
         engines = [] if backend else measure_engines(source, requested, progress)
-        program = export_model(source, out, requested, engines)
+        program = export_model(source, out, requested, engines or backend or None)
     if engines:
         output.show(engine_table(engines))
     output.show(program.report.summary, f"saved {out}, {out.stat().st_size:,} bytes")
@@ -183,6 +143,7 @@ class _Request:
 
 
 @app.command("run", cls=Command)
+@expand_groups
 def run(
     path: Program,
     prompt: Annotated[
@@ -196,11 +157,8 @@ def run(
         bool, typer.Option("--numbers", help="Prompts and answers are token numbers, e.g. 5,17,3.")
     ] = False,
     count: Count = 64,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
+    *,
+    sampling: Sampling,
     adapter: Adapters = None,
     draft: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Program of a smaller model, whose guesses this model checks.")
@@ -213,15 +171,14 @@ def run(
 ) -> None:
     """Continue prompts, token by token. Needs no torch."""
     from delegate_llm.runtime.model import Model
-    from delegate_llm.runtime.sampling import Sampler
 
-    if draft and temperature:
+    if draft and sampling.temperature:
         raise InputError("guesses are checked against the most likely token", remedy="remove --temperature")
     if draft and when_full == "slide":
         raise InputError("guesses end when the context is full", remedy="remove --when-full or --draft")
-    samplers = [Sampler(temperature, top_k, top_p, seed) for _ in prompt]
+    samplers = [sampling.make_sampler() for _ in prompt]
     model = Model(path, trust_code, kernels)
-    request = _Request(model, count, tuple(stop or ()), as_numbers)
+    request = _Request(model, count, tuple(sampling.stop or ()), as_numbers)
     prompts = [request.tokens(text) for text in prompt]
     first = request.tokens(prefix) if prefix else []
     adapters = _adapters(model, adapter or [], len(prompts))
@@ -237,15 +194,13 @@ def run(
 
 
 @app.command("chat", cls=Command)
+@expand_groups
 def chat(
     path: Program,
     system: Annotated[str | None, typer.Option(help="System message: how the model answers.")] = None,
     count: Count = 256,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
+    *,
+    sampling: Sampling,
     adapter: Annotated[Path | None, typer.Option(metavar="FOLDER", help="LoRA adapter in PEFT's format.")] = None,
     kernels: Kernels = None,
     trust_code: TrustCode = False,
@@ -253,11 +208,10 @@ def chat(
     """Chat with a model: each line of stdin is a message. Needs no torch."""
     from delegate_llm.runtime.chat import Chat
     from delegate_llm.runtime.model import Model
-    from delegate_llm.runtime.sampling import Sampler
 
-    sampler = Sampler(temperature, top_k, top_p, seed)
+    sampler = sampling.make_sampler()
     model = Model(path, trust_code, kernels)
-    talk = Chat(model, sampler, system, stop or (), None if adapter is None else model.load_adapter(adapter))
+    talk = Chat(model, sampler, system, sampling.stop or (), None if adapter is None else model.load_adapter(adapter))
     for message in _messages():
         for text in talk.send(message, count):
             output.print_line(text, end="", flush=True)
@@ -331,8 +285,6 @@ def _speculate(request: _Request, small: Model, prompts: list[list[int]], adapte
 
 def _print_stream(text: Text, tokens: Iterable[int]) -> None:
     """Print the text of each token as it comes."""
-    for token in tokens:
-        output.print_line(text.add(token), end="", flush=True)
-        if text.stopped:
-            break
-    output.print_line(text.finish())
+    for part in text.read(tokens):
+        output.print_line(part, end="", flush=True)
+    output.print_line()

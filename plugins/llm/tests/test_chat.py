@@ -19,8 +19,8 @@ from tests.support.zoo import libraries
 
 with libraries():
     import transformers
+    from delegate_llm import Options, export
     from delegate_llm.aot.chat_template import read_chat_format
-    from delegate_llm.aot.export import Options, export
     from delegate_llm.aot.source import Source, read
 
 TEMPLATES = {

@@ -16,19 +16,19 @@ from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
 with libraries():
+    from delegate_llm import Options, export, measure_engines
     from delegate_llm.aot import engines
     from delegate_llm.aot.engines import MethodEngine, engine_table, shortened
-    from delegate_llm.aot.export import Options, export, measure_engines
     from delegate_llm.aot.source import read
 
 TWO = ("xnnpack", "xnnpack:second")
-OPTIONS = Options(context=64, chunk=8, weights="float32", conversations=2, backends=TWO)
+OPTIONS = Options(context=64, chunk=8, weights="float32", conversations=2)
 
 
 def test_each_method_runs_on_its_backend(tmp_path):
     source = read(configuration(tmp_path, "qwen3"))
     texts: list[str] = []
-    measured = measure_engines(source, OPTIONS, texts.append)
+    measured = measure_engines(source, OPTIONS, texts.append, TWO)
     assert [e.method for e in measured] == ["decode", "prefill", "head", "heads"]
     assert all(set(e.seconds) == set(TWO) and min(e.seconds.values()) > 0 for e in measured)
     assert texts[:2] == [f"compiling {engines.LAYERS} layers for {name}" for name in TWO]
@@ -45,7 +45,7 @@ def test_each_method_runs_on_its_backend(tmp_path):
 
 def test_one_backend_is_not_measured(tmp_path):
     source = read(configuration(tmp_path, "qwen3"))
-    assert measure_engines(source, Options(backends=["xnnpack"]), pytest.fail) == []
+    assert measure_engines(source, Options(), pytest.fail, ["xnnpack"]) == []
 
 
 @pytest.mark.slow
@@ -59,10 +59,10 @@ def test_a_candidate_that_fails_is_left_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(engines, "to_backend", lower)
     failing = {"xnnpack:second"}
-    assert {e.backend for e in measure_engines(source, OPTIONS, str)} == {"xnnpack"}
+    assert {e.backend for e in measure_engines(source, OPTIONS, str, TWO)} == {"xnnpack"}
     failing = set(TWO)
     with pytest.raises(DelegateError, match="xnnpack:second fails"):
-        measure_engines(source, OPTIONS, str)
+        measure_engines(source, OPTIONS, str, TWO)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_which_methods_have_equal_tokens(tmp_path, monkeypatch, changes, sets):
     source = read(configuration(tmp_path, "qwen3"))
     monkeypatch.setattr("delegate_llm.aot.export.choose_engines", lambda methods, sharing, *rest: sharing)
     monkeypatch.setattr("delegate_llm.aot.export.methods", lambda source, options: {})
-    groups = measure_engines(source, replace(OPTIONS, guesses=3, **changes), str)
+    groups = measure_engines(source, replace(OPTIONS, guesses=3, **changes), str, TWO)
     assert [list(equal) for group in groups for equal in group] == [*sets, ["head", "heads"]]
 
 

@@ -43,7 +43,8 @@ from tests.support.zoo import libraries
 
 with libraries():
     import tokenizers
-    from delegate_llm.aot.export import Data, Options, export
+    from delegate_llm import Options, export
+    from delegate_llm.aot.export import Data
     from delegate_llm.aot.source import Source, read
 
 ROOT = Path(__file__).parents[2]
@@ -357,7 +358,7 @@ def test_a_model_with_a_broken_token(tmp_path):
     weights["model.embed_tokens.weight"][PROMPT[2]] = NAN
     safetensors.numpy.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     source = read(folder)
-    export(source, tmp_path / "m.dlg", Options(64, 8, 2, "float32", backends=[], guesses=2))
+    export(source, tmp_path / "m.dlg", Options(64, 8, 2, "float32", guesses=2), [])
     model = Model(tmp_path / "m.dlg")
     good, bad = [t for t in PROMPT if t != PROMPT[2]], PROMPT
     expected = answer(model, good, 6)
@@ -509,11 +510,11 @@ def test_folders_that_are_none(change, error, match, folder, tmp_path):
             r"56 weights of a row are not divisible into blocks of 32 .layer lm_head\): use int8 for --weights",
         ),
         ("llama", {}, {"lora_rank": -1}, "adapters of rank -1"),
-        ("llama", {}, {"lora_targets": ["q_proj"]}, "adapters of rank 0.*--lora-rank"),
+        ("llama", {}, {"lora_targets": "q_proj"}, "adapters of rank 0.*--lora-rank"),
         (
             "phi3",
             {},
-            {"lora_rank": 4, "lora_targets": ["qkv_proj", "q_proj"], "weights": "int8"},
+            {"lora_rank": 4, "lora_targets": "qkv_proj,q_proj", "weights": "int8"},
             "no linear layer 'q_proj'.*choose from down_proj, gate_up_proj, o_proj, qkv_proj",
         ),
     ],

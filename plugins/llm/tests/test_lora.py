@@ -30,8 +30,8 @@ from tests.support.zoo import libraries
 
 with libraries():
     import peft
+    from delegate_llm import Options, export
     from delegate_llm.aot.decoder import Slots
-    from delegate_llm.aot.export import Options, export
     from delegate_llm.aot.source import Source, read
 
 RANK = 8

@@ -15,7 +15,8 @@ from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
 with libraries():
-    from delegate_llm.aot.export import Options, methods
+    from delegate_llm import Options
+    from delegate_llm.aot.export import methods
     from delegate_llm.aot.source import Source, read
     from delegate_llm.aot.weights import calibration_rows, quantize_weights
 

@@ -22,7 +22,7 @@ from tests.support.zoo import libraries
 
 with libraries():
     import transformers
-    from delegate_llm.aot.export import Options, export
+    from delegate_llm import Options, export
     from delegate_llm.aot.source import read
     from delegate_llm.aot.weights import quantize_weights
 
@@ -132,7 +132,7 @@ _EXPORT = """
 import json, sys
 from pathlib import Path
 import torchao.quantization
-from delegate_llm.aot.export import Options, export
+from delegate_llm import Options, export
 from delegate_llm.aot.source import read
 peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) << 10
 folder = Path(sys.argv[1])

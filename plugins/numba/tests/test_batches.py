@@ -28,8 +28,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gemma2")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     with libraries():
-        options = Options(context=48, chunk=8, conversations=4, weights="float32", cache="int8", backends=[])
-        export(read(folder / "config.json"), folder / "model.dlg", options)
+        options = Options(context=48, chunk=8, conversations=4, weights="float32", cache="int8")
+        export(read(folder / "config.json"), folder / "model.dlg", options, [])
     return folder / "model.dlg"
 
 

@@ -118,7 +118,7 @@ def test_clients_that_leave(connected: None, tmp_path: Path) -> None:
 
 def test_adapters(connected: None, tmp_path: Path) -> None:
     """They are names of one program, and so they are in the metrics."""
-    model, tokens = exported(tmp_path, Options(lora_rank=2, lora_targets=("v_proj", "o_proj")))
+    model, tokens = exported(tmp_path, Options(lora_rank=2, lora_targets="v_proj,o_proj"))
     with libraries():
         import peft
 

@@ -10,28 +10,20 @@ from typing import Any
 
 import openai
 import pytest
+from delegate_llm import Chat, Model, Sampler, Text
 from delegate_llm.runtime.adapter import Adapter
-from delegate_llm.runtime.chat import Chat
-from delegate_llm.runtime.model import Model
-from delegate_llm.runtime.sampling import Sampler
-from delegate_llm.runtime.tokenizer import Text, Tokenizer
+from delegate_llm.runtime.tokenizer import Tokenizer
 
 from delegate.runtime.method import Method
+from tests.support.language_models import save_model
 from tests.support.silence import silence  # noqa: F401 - for every test here
 from tests.support.zoo import libraries
 
 from .conftest import HEADERS, TRACE, tracing
 
 with libraries():
-    import tokenizers
-    from delegate_llm.aot.export import Options, export
-    from delegate_llm.aot.source import read
+    from delegate_llm import Options, export, read
 
-CONFIG = {
-    "model_type": "llama", "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.3,
-    "eos_token_id": 299, "pad_token_id": 298, "bos_token_id": 297, "tie_word_embeddings": False,
-}  # fmt: skip
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 )
@@ -40,17 +32,10 @@ TEMPLATE = (
 @pytest.fixture(scope="session")
 def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a small random language model whose tokens are bytes, with a chat format."""
-    folder = tmp_path_factory.mktemp("language")
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    coder = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-    coder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    coder.decoder = tokenizers.decoders.ByteLevel()
+    folder = save_model(tmp_path_factory.mktemp("language"))
     with libraries():
-        read(folder / "config.json").load().save_pretrained(folder)
-        coder.save(str(folder / "tokenizer.json"))
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-        options = Options(context=128, chunk=8, weights="float32", lora_rank=2, lora_targets=("v_proj", "o_proj"))
+        options = Options(context=128, chunk=8, weights="float32", lora_rank=2, lora_targets="v_proj,o_proj")
         export(read(folder), folder / "lm.dlg", options)
     return folder / "lm.dlg"
 
@@ -89,10 +74,9 @@ def completed(
     adapter: Adapter | None = None,
 ) -> str:
     """Return the text after a prompt."""
-    text = Text(model.tokenizer)
     start = model.tokens(prompt) if isinstance(prompt, str) else prompt
     tokens = model.conversation(adapter=adapter).generate(start, count, sampler or Sampler())
-    return "".join([*map(text.add, tokens), text.finish()])
+    return "".join(Text(model.tokenizer).read(tokens))
 
 
 def test_a_completion(lm: Any, model: Model) -> None:

@@ -107,7 +107,6 @@ def _derive(template: str, special: Mapping[str, str | None]) -> ChatFormat | No
     )
     for system in (None, *([f"\t{_SYSTEM}\t"] if supports else [])):
         texts = [f"\t{first}\t", answer, second, other, third]
-        parts = (text if i % 2 else chat_format.render(text, system, i == 0) for i, text in enumerate(texts))
-        if "".join(parts) != render(texts, system):
+        if chat_format.render_all(texts, system) != render(texts, system):
             return None
     return chat_format

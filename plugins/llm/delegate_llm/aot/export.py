@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,91 +22,17 @@ from delegate.placement.policy import ByPreference
 from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.selection import select
-from delegate_llm.aot.decoder import TYPES, Decoder, Detach, Head, Slots
+from delegate_llm.aot.decoder import Decoder, Detach, Head, Slots
 from delegate_llm.aot.engines import MethodEngine, choose_engines, partitioners, shortened
 from delegate_llm.aot.hugging_face import transformers
 from delegate_llm.aot.source import Source
 from delegate_llm.aot.stack import export_stack
-from delegate_llm.aot.weights import (
-    BLOCKS,
-    INTEGERS,
-    ROUNDINGS,
-    WEIGHTS,
-    calibration_rows,
-    quantize_weights,
-    release_free_memory,
-)
+from delegate_llm.aot.weights import calibration_rows, quantize_weights, release_free_memory
+from delegate_llm.options import Options
 from delegate_llm.runtime.tokenizer import Tokenizer, parse_tokens
 
 _MOST_CALIBRATION = 2**30  # bytes of a text
 GRAPHS = frozenset({"prefill", "decode", "verify", "head", "heads"})  # the methods that compute
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of an export.
-
-    Args:
-        context: the maximum number of tokens in a conversation.
-        chunk: the maximum number of prompt tokens in one call of prefill.
-        conversations: the number in one context; one call of prefill computes tokens of several.
-        weights: the type of linear layers in decode; "int4" in blocks.
-        prefill_weights: their type in prefill, which has more rows; None: the same, for a smaller file.
-        head_weights: The head's format, "int8" or "int4"; the head is float32 if `weights` is.
-        block: the number of int4 weights that share a scale, one of `BLOCKS`.
-        rounding: How int4 weights are rounded, one of `ROUNDINGS`.
-        calibration: a text for the rounding "gptq"; without a tokenizer, token numbers such as 5,17,3.
-        cache: the type of keys and values.
-        guesses: the maximum number of guesses that method `verify` checks in one call; 0: no such method.
-        lora_rank: the maximum rank of LoRA adapters, which each conversation may have for itself; 0: no adapters.
-        lora_targets: the last names of the linear layers that adapters may change; empty: all but the head.
-        backends: Backend names in order of preference. None: all that work on this machine; see `measure_engines` too.
-    """
-
-    context: int = 2048
-    chunk: int = 64
-    conversations: int = 1
-    weights: str = "int4"
-    prefill_weights: str | None = None
-    head_weights: str = "int8"
-    block: int = BLOCKS[0]
-    rounding: str = "nearest"
-    calibration: Path | None = None
-    cache: str = "float32"
-    guesses: int = 0
-    lora_rank: int = 0
-    lora_targets: Sequence[str] = ()
-    backends: Sequence[str] | None = ("xnnpack",)
-
-    def check(self) -> None:
-        """Raise ConfigError if the options do not fit together."""
-        if not 2 <= self.chunk <= self.context:
-            remedy = "use a chunk of at least 2 tokens, and a context that is not smaller than the chunk"
-            raise ConfigError(f"a chunk of {self.chunk} in a context of {self.context}", remedy=remedy)
-        if self.guesses < 0 or self.guesses >= self.context:
-            raise ConfigError(f"{self.guesses} guesses in a context of {self.context}", remedy="use 4, or 0 for none")
-        if self.lora_rank < 0 or (self.lora_targets and not self.lora_rank):
-            remedy = "use a rank of at least 1 for --lora-rank, or no --lora-targets"
-            raise ConfigError(f"adapters of rank {self.lora_rank}", remedy=remedy)
-        if self.conversations < 1:
-            raise ConfigError(f"{self.conversations} conversations", remedy="use 1 or more")
-        for name, value, known in (
-            ("block", self.block, BLOCKS),
-            ("cache", self.cache, tuple(TYPES)),
-            ("weights", self.weights, WEIGHTS),
-            ("prefill_weights", self.prefill_weights or self.weights, WEIGHTS),
-            ("head_weights", self.head_weights, INTEGERS),
-            ("rounding", self.rounding, ROUNDINGS),
-        ):
-            if value not in known:
-                raise ConfigError(f"unknown {name} {value!r}", remedy=f"choose one of: {', '.join(map(str, known))}")
-        if self.weights == "float32" and self.head_weights == "int4":
-            raise ConfigError("a head in int4 for layers in float32", remedy="use --weights int4 or int8")
-        if self.rounding != "nearest" and "int4" not in (self.weights, self.prefill_weights, self.head_weights):
-            raise ConfigError(f"rounding {self.rounding!r} is for int4 weights", remedy="use --weights int4")
-        if (self.rounding == "gptq") != (self.calibration is not None):
-            what = "rounding 'gptq' needs a text" if self.calibration is None else "only rounding 'gptq' reads a text"
-            raise ConfigError(what, where="calibration", remedy="use --rounding gptq and --calibration FILE together")
 
 
 class Data(nn.Module):
@@ -171,7 +97,7 @@ def _decoder(
     tables = None if other is None or options.weights == "float32" else other.model
     quantize_weights(model, weights, options.head_weights, options.block, options.rounding, rows, tables)
     if options.lora_rank:
-        slots = Slots(model, options.lora_rank, options.lora_targets, options.conversations)
+        slots = Slots(model, options.lora_rank, options.lora_targets.replace(",", " ").split(), options.conversations)
         model = slots.model
     return Decoder(model, options.context, options.conversations, options.cache, slots).eval()
 
@@ -259,13 +185,16 @@ def about(source: Source, options: Options) -> dict[str, Any]:
     }
 
 
-def measure_engines(source: Source, options: Options, progress: Callable[[str], None]) -> list[MethodEngine]:
+def measure_engines(
+    source: Source, options: Options, progress: Callable[[str], None], backends: Sequence[str] | None = None
+) -> list[MethodEngine]:
     """Measure the first layers of a model on the backends, and return the choice for each method.
 
     Args:
         source: the model, from `read`.
         options: see there.
         progress: called with short progress texts.
+        backends: The candidates, the preferred one first. None: all that work on this machine.
 
     Returns:
         The choices; empty if there is one backend only.
@@ -273,8 +202,8 @@ def measure_engines(source: Source, options: Options, progress: Callable[[str], 
     Raises:
         DelegateError: the options are wrong, or the first layers cannot be exported or lowered.
     """
-    backends = tuple(select(options.backends and list(options.backends), None, default_registry()).backends)
-    if len(backends) < 2:
+    candidates = tuple(select(None if backends is None else list(backends), None, default_registry()).backends)
+    if len(candidates) < 2:
         return []
     if options.calibration is not None:
         _calibration(source, options.calibration)  # its errors come before the measurement
@@ -288,23 +217,31 @@ def measure_engines(source: Source, options: Options, progress: Callable[[str], 
         layers = ((decode,), (prefill,))
     elif options.conversations > 1:  # a batch computes answers by prefill
         layers = (((*decode, *prefill),),)
-    return choose_engines(measured, (*layers, (("head", "heads"),)), backends, progress)
+    return choose_engines(measured, (*layers, (("head", "heads"),)), candidates, progress)
 
 
-def export(source: Source, path: Path, options: Options, engines: Sequence[MethodEngine] = ()) -> CompiledProgram:
+def export(
+    source: Source,
+    path: Path,
+    options: Options,
+    backends: Sequence[str] | Sequence[MethodEngine] | None = ("xnnpack",),
+) -> CompiledProgram:
     """Compile a model, and save it; if that fails, an earlier file at `path` stays.
 
     Args:
         source: the model, from `read`.
         path: the program file to write.
         options: see there.
-        engines: the backend of each method, from `measure_engines`; empty: the backends in order of preference.
+        backends: Backends in order of preference, or the choices of `measure_engines`. None: all that work on this
+            machine.
 
     Raises:
         DelegateError: the options are wrong, or the model cannot be exported, lowered or written.
     """
-    backends = partitioners(engines) if engines else options.backends and list(options.backends)
+    engines = [backend for backend in backends or () if isinstance(backend, MethodEngine)]
+    names = None if backends is None else [backend for backend in backends if isinstance(backend, str)]
     # Methods that share weights have one backend, which estimates of each alone would not give.
-    program = lower_owned(methods(source, options), backends, placement=ByPreference())
+    placed = partitioners(engines) if engines else names
+    program = lower_owned(methods(source, options), placed, placement=ByPreference())
     program.save(path)
     return program

@@ -19,12 +19,9 @@ from torch import Tensor, nn
 from delegate.backends.quantizable import exact_scales
 from delegate.errors import ConfigError
 from delegate_llm.aot.hugging_face import transformers
+from delegate_llm.options import BLOCKS
 
-INTEGERS = ("int8", "int4")
-WEIGHTS = ("float32", *INTEGERS)
-BLOCKS = (32, 64, 128, 256)  # numbers of int4 weights that share a scale
 PART = 1 << 19  # numbers that are quantized at a time: their temporary arrays stay in the allocator and in the cache
-ROUNDINGS = ("nearest", "hqq", "gptq")
 _HQQ = "hqq_scale_only"  # torchao's name of scales that are fitted to their weights
 _LENGTH = 128  # tokens in a row of calibration data
 _LEAST_ROWS = 8
@@ -71,11 +68,11 @@ def quantize_weights(
 
     Args:
         model: the model; its linear layers and its embedding in float32, float16 or bfloat16.
-        weights: one of `WEIGHTS`; of float32, nothing is quantized, and all weights are widened.
+        weights: a type of `Options`; of float32, nothing is quantized, and all weights are widened.
         head_weights: The head's format, "int8" or "int4". A head in int8 shares its integers with the embedding it is
             tied to; the embedding is always int8.
         block: The block size of int4, one of `BLOCKS`.
-        rounding: How int4 is rounded, one of `ROUNDINGS`.
+        rounding: How int4 is rounded, see `Options`.
         rows: calibration data for "gptq": tokens, (rows, length).
         tables: a model of the same source and head weights that was quantized before; its embedding and head are used.
 
@@ -215,8 +212,8 @@ def _quantize_in_order(
 ) -> None:
     """Quantize the weights of linear layers to int4 by GPTQ, in the order of their calls.
 
-    The model runs once. When a layer is called, its weight is quantized for its inputs. So each layer is fitted to the
-    errors of the layers before it.
+    The model runs once, and when a layer is called, its weight is quantized for its inputs. So each layer is fitted to
+    the errors of the layers before it.
 
     Args:
         model: the model, which this changes.

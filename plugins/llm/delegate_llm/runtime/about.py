@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,14 @@ class ChatFormat:
     after_user: str
     after_answer: str
     strips: bool
+
+    def render_all(self, texts: Sequence[str], system: str | None) -> str:
+        """Return the text of messages of the user and answers in turns, up to the next answer.
+
+        Raises:
+            InputError: the model supports no system message.
+        """
+        return "".join(text if i % 2 else self.render(text, system, i == 0) for i, text in enumerate(texts))
 
     def render(self, message: str, system: str | None, is_first: bool) -> str:
         """Return the text that a message of the user adds to the chat, up to the answer.

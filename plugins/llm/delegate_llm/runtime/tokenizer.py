@@ -83,6 +83,14 @@ class Text:
         self._held = ""
         self.stopped = False
 
+    def read(self, tokens: Iterable[int]) -> Iterator[str]:
+        """Yield the text of tokens as they come, up to a word that ends it."""
+        for token in tokens:
+            yield self.add(token)
+            if self.stopped:
+                return
+        yield self.finish()
+
     def add(self, token: int) -> str:
         """Return the text that a token adds, without an end that may be the start of a stop word."""
         if self.stopped:

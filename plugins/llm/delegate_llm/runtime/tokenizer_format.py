@@ -427,8 +427,8 @@ class _Group:
 def check_pattern(pattern: str, place: str) -> None:
     """Raise ValueError for a pattern that can take much memory, or time that is exponential in the text.
 
-    Sets, groups, choices, lookaround and repetitions are supported. Recursion, conditions and callouts are not, nor a
-    repetition of what already repeats without bound.
+    Sets, groups, choices, lookaround and repetitions are supported, while recursion, conditions and callouts are not,
+    nor a repetition of what already repeats without bound.
 
     Args:
         pattern: a regular expression in the syntax of Oniguruma.

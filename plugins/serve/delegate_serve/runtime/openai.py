@@ -244,13 +244,11 @@ class LanguageModel:
         if [role for role, _ in texts] != (["user", "assistant"] * len(texts))[: len(texts)] or len(texts) % 2 == 0:
             what = "the messages should be those of the user and the assistant in turns, and end with the user's"
             raise RequestError(400, f"{what}; one of the system may come first")
-        parts = []
         try:
-            for number, (role, text) in enumerate(texts):
-                parts.append(text if role == "assistant" else self._model.chat.render(text, system, number == 0))
+            rendered = self._model.chat.render_all([text for _, text in texts], system)
         except InputError as error:
             raise RequestError(400, str(error)) from error
-        return self._tokens("".join(parts), add_special_tokens=False)
+        return self._tokens(rendered, add_special_tokens=False)
 
     def _tokens(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text, without reading the rest if the start of a long text has too many by far."""
