@@ -18,7 +18,7 @@ from delegate.common.files import open_to_read
 from delegate.errors import DelegateError
 from delegate.program import file
 from delegate.program.expr import Dim
-from delegate.program.model import MethodDefinition, Program
+from delegate.program.model import FORMAT_VERSION, MethodDefinition, Program
 from delegate.program.source import MAGIC
 from delegate.program.text import constant_bytes, debug_bytes, program_lines
 from delegate.report import Report
@@ -39,7 +39,7 @@ def inspect(
 def _summary(program: Program) -> dict[str, Any]:
     spaces = ["host", *(f"{s.backend}:{s.name}" for s in program.spaces)]
     return {
-        "version": program.version,
+        "version": FORMAT_VERSION,
         "debug_bytes": debug_bytes(program),
         "methods": [_method(m, spaces) for m in program.methods],
         "operators": list(program.operators),

@@ -159,10 +159,10 @@ def _memory(program: Program) -> Facts:
     return facts
 
 
-def _versions(program: Program) -> Facts:
+def _settings(program: Program) -> Facts:
     debug_info = "present" if DebugInfo.of(program) else "none"
     fallback = program.on_fallback
-    return {"file format": str(program.version), "reaction to a failing partition": fallback, "debug info": debug_info}
+    return {"reaction to a failing partition": fallback, "debug info": debug_info}
 
 
 def _digest(program: Program, *segments: int) -> str:
@@ -180,5 +180,5 @@ _SECTIONS: Mapping[str, Callable[[Any], Facts]] = {
     "partitions": _partitions,
     "constants": _constants,
     "memory": _memory,
-    "versions": _versions,
+    "versions": _settings,
 }

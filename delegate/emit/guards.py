@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from delegate.emit.symbols import MethodSymbols
+from delegate.emit.symbols import MethodSymbols, choose
 from delegate.errors import LoweringError
 from delegate.program.expr import Expr, Op
 
@@ -129,7 +129,7 @@ class _Reader:
     def _term(self, node: ast.expr) -> Expr:
         """Return a function of numbers, a choice of two, or a number of an input."""
         if isinstance(node, ast.IfExp):
-            return _choice(*map(self._expr, (node.test, node.body, node.orelse)))
+            return choose(*map(self._expr, (node.test, node.body, node.orelse)))
         if isinstance(node, ast.Call) and (op := _CALLS.get(ast.unparse(node.func))):
             expr = [self._expr(a) for a in node.args]
             return reduce(lambda a, b: Expr(op, 0, (a, b)), expr) if len(expr) > 1 else Expr(op, 0, (expr[0],))
@@ -150,12 +150,6 @@ def _negative(expr: Expr) -> Expr:
     if expr.op in (Op.CONST, Op.FLOAT):
         return Expr(expr.op, -expr.value)
     return Expr(Op.MUL, 0, (Expr(Op.CONST, -1), expr))
-
-
-def _choice(condition: Expr, chosen: Expr, other: Expr) -> Expr:
-    """Return chosen * condition + other * not condition."""
-    rest = Expr(Op.MUL, 0, (other, Expr(Op.NOT, 0, (condition,))))
-    return Expr(Op.ADD, 0, (Expr(Op.MUL, 0, (chosen, condition)), rest))
 
 
 def _names(path: str, inputs: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from delegate.edge.node import op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.emit.graph import GraphEmitter
 from delegate.emit.guards import guards
-from delegate.emit.states import update_in_place
+from delegate.emit.state_updates import update_in_place
 from delegate.emit.symbols import MethodSymbols
 from delegate.emit.tables import SharedTables, Tables
 from delegate.errors import LoweringError

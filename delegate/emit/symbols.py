@@ -56,21 +56,14 @@ _UNARY: dict[Any, Op] = {
 
 
 class _InputSize(NamedTuple):
-    """A symbolic size of an input, or a symbolic number among the inputs.
-
-    Args:
-        input: the index of the input.
-        dim: the dimension; -1 for a number.
-        number: torch's symbolic integer.
-    """
+    """A symbolic size of an input; a symbolic number among the inputs has the dimension -1."""
 
     input: int
     dim: int
-    number: Any
+    number: Any  # torch's symbolic integer
 
     @property
     def expr(self) -> Any:
-        """The expression of the number."""
         return self.number.node.expr
 
 
@@ -245,17 +238,19 @@ class MethodSymbols:
         raise LoweringError(f"the number {expr} uses {kind.__name__}, which programs do not support", where=where)
 
     def _choice(self, pieces: Sequence[Any], where: str) -> Expr:
-        """Return the first piece whose condition holds: value * condition + (other pieces) * not condition."""
+        """Return the first piece whose condition holds."""
         (value, condition), *others = pieces
         chosen = self._expr(value, where)
-        if not others:
-            return chosen
-        holds = self._expr(condition, where)
-        rest = Expr(Op.MUL, 0, (self._choice(others, where), Expr(Op.NOT, 0, (holds,))))
-        return Expr(Op.ADD, 0, (Expr(Op.MUL, 0, (chosen, holds)), rest))
+        return choose(self._expr(condition, where), chosen, self._choice(others, where)) if others else chosen
 
     def _chain(self, op: Op, args: Iterable[Any], where: str) -> Expr:
         return reduce(lambda left, right: Expr(op, 0, (left, right)), [self._expr(a, where) for a in args])
+
+
+def choose(condition: Expr, chosen: Expr, other: Expr) -> Expr:
+    """Return chosen * condition + other * not condition."""
+    rest = Expr(Op.MUL, 0, (other, Expr(Op.NOT, 0, (condition,))))
+    return Expr(Op.ADD, 0, (Expr(Op.MUL, 0, (chosen, condition)), rest))
 
 
 def _symbolic(value: torch.Tensor | torch.SymInt | None) -> list[tuple[int, Any]]:

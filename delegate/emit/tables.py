@@ -39,8 +39,7 @@ class SharedTables:
         self._constant_of: dict[MemoryPlace, int] = {}
         self._packed: dict[MemoryPlace, torch.Tensor] = {}
         self._zeros: dict[int, int] = {}  # bytes -> segment
-        self._state_of: dict[str, int] = {}
-        self._state_keys: dict[str, MemoryPlace] = {}
+        self._state_of: dict[str, tuple[int, MemoryPlace]] = {}
 
     def mark(self) -> dict[str, int]:
         """Return the lengths of all tables, for `rollback`."""
@@ -90,20 +89,21 @@ class SharedTables:
         Raises:
             LoweringError: two methods have different buffers of this name.
         """
+        place = memory_place(value)
         if name not in self._state_of:
-            self._state_of[name] = len(self.states)
+            self._state_of[name] = len(self.states), place
             self.states.append(State(name, _dtype(value, name), tuple(value.shape), self._start(value)))
-            self._state_keys[name] = memory_place(value)
-        if self._state_keys[name] == memory_place(value):  # the same memory
-            return self._state_of[name]
-        known = self.states[self._state_of[name]]
+        index, known_place = self._state_of[name]
+        if known_place == place:
+            return index
+        known = self.states[index]
         same_type = (known.dtype, known.shape) == (_dtype(value, name), tuple(value.shape))
         if not same_type or not np.array_equal(self.segments[known.segment], raw_bytes(value)):
             raise LoweringError(
                 f"two methods have a buffer {name!r} with different {'content' if same_type else 'shape or dtype'}",
                 remedy="export methods that share a mutable buffer from the same module, in the same state",
             )
-        return self._state_of[name]
+        return index
 
     def delegate(self, name: str, backend: str, result: PreprocessResult) -> int:
         """Add a lowered partition; return its index."""

@@ -311,7 +311,6 @@ class Program(NamedTuple):
         on_fallback: the reaction when a fallback is used: "allow", "warn" or "error".
         spaces: memory of devices: memory space n is `spaces[n - 1]`. Space 0, and one beyond these, is the host's.
         load_rules: the accepted values of load options as JSON, for `option_rules.rules_of_json`; may be empty.
-        version: The format's version.
     """
 
     methods: tuple[MethodDefinition, ...]
@@ -325,4 +324,3 @@ class Program(NamedTuple):
     on_fallback: str = "warn"
     spaces: tuple[MemorySpace, ...] = ()
     load_rules: str = ""
-    version: int = FORMAT_VERSION

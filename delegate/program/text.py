@@ -10,6 +10,7 @@ from delegate.program.debug_info import DebugInfo
 from delegate.program.dtypes import DType
 from delegate.program.expr import Dim, Expr, shorten
 from delegate.program.model import (
+    FORMAT_VERSION,
     UNBOUNDED_BELOW,
     Arg,
     Constant,
@@ -47,7 +48,7 @@ def program_lines(program: Program) -> Iterator[str]:
 
 
 def _lines(program: Program) -> Iterator[str]:
-    yield f"program, format version {program.version}"
+    yield f"program, format version {FORMAT_VERSION}"
     if size := debug_bytes(program):
         yield f"debug info: {size} bytes"
     yield from _section("constants", (_tensor(i, c, program) for i, c in enumerate(program.constants)))

@@ -17,7 +17,6 @@ from delegate.program.instructions import block_bases, written_input
 from delegate.program.lifetimes import check_memory
 from delegate.program.model import (
     COPY_ACROSS,
-    FORMAT_VERSION,
     MAX_RANK,
     MAX_SYMBOLS,
     MAX_TENSOR_BYTES,
@@ -50,8 +49,6 @@ def verify(program: Program) -> None:
     Raises:
         ProgramError: names the method, the instruction or the value, and what is wrong with it.
     """
-    if program.version != FORMAT_VERSION:
-        fail(f"format version {program.version} is not {FORMAT_VERSION}", "the program")
     for kind, tensors in (("constant", program.constants), ("state", program.states)):
         for tensor in tensors:
             _check_tensor(tensor, program, f"{kind} {tensor.name!r}")

@@ -31,7 +31,6 @@ from tests.support.programs import (
     SAMPLES,
     const,
     dynamic,
-    empty,
     fallback,
     in_tree,
     replace_instruction,
@@ -81,7 +80,6 @@ def loop(**changes) -> Program:
 UNUSED = replace_method(static(), values=(*static().methods[0].values, value("unused", (1,), StorageKind.ARENA)))
 
 CASES = {
-    "version": (empty()._replace(version=1), "format version 1 is not 6"),
     "names": (dynamic()._replace(methods=dynamic().methods[:1] * 2), "two methods.*'forward'"),
     "constant segment": (rows(static(), "constants", segment=3), "no segment 3, only 3 .constant 'weight'"),
     "constant size": (rows(static(), "constants", shape=(9,)), r"^float32\[9\] needs 36 bytes, but segment 0 has 32"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from delegate.emit.tables import Tables
-from delegate.program.instructions import reads, refs
+from delegate.program.instructions import reads, refs, walk
 from delegate.program.model import Arg, Instruction, KernelCall, Ref, StorageKind, StructuredCall
 
 
@@ -118,9 +118,7 @@ class _Reads:
 
 def _read_by(call: Instruction) -> Iterator[int]:
     """Yield all values that an instruction reads, also inside blocks."""
-    yield from reads(call)
-    if isinstance(call, StructuredCall):
-        for block in call.blocks:
-            yield from block.outputs
-            for inner in block.instructions:
-                yield from _read_by(inner)
+    for each in walk((call,)):
+        yield from reads(each)
+        if isinstance(each, StructuredCall):
+            yield from (output for block in each.blocks for output in block.outputs)
