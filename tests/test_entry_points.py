@@ -41,3 +41,12 @@ def test_an_archive_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         archive.writestr("zipped-1.2.dist-info/entry_points.txt", "[delegate.some]\nname = package:VALUE\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "plugins.zip")])
     assert discover("delegate.some").claims["name"] == (Plugin("name", "zipped", "1.2", "package:VALUE"),)
+
+
+@pytest.mark.parametrize(("file", "owner"), [("METADATA", "unknown distribution"), ("entry_points.txt", None)])
+def test_damaged_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, owner: str | None) -> None:
+    distribution(tmp_path, "odd", "1", f"[{GROUP}]\nodd = odd:INFO\n")
+    (tmp_path / "odd-1.dist-info" / file).write_bytes(b"\xff\xfe" + f"[{GROUP}]".encode())
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    claims = discover(GROUP).claims.get("odd", ())
+    assert [plugin.owner for plugin in claims] == ([] if owner is None else [owner])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from delegate.common.interrupts import interruptible, raise_handler_error
 from delegate.errors import DelegateError
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 OWN = "delegate"  # the distribution of this project; others cannot claim the names of its plugins
 PORTABLE = "portable"  # the project's own kernel library: the last by preference, never blocked; a place for nodes
@@ -212,17 +216,26 @@ def installed_plugins() -> Installed:
     installed: dict[str, list[Plugin]] = {}
     seen: set[str] = set()
     for distribution in importlib.metadata.distributions():
-        if f"[{OWN}." not in (distribution.read_text("entry_points.txt") or ""):
-            continue
-        owner, version = distribution.name, distribution.version
-        key = re.sub(r"[-_.]+", "-", owner).lower()  # an editable install is there twice, with its build's metadata
-        if key in seen:
-            continue
-        seen.add(key)
-        for entry in distribution.entry_points:
-            value = entry.value.partition("[")[0].strip()
-            installed.setdefault(entry.group, []).append(Plugin(entry.name, owner, version, value))
+        with contextlib.suppress(ValueError):  # a file of another project's metadata is not UTF-8
+            if f"[{OWN}." not in (distribution.read_text("entry_points.txt") or ""):
+                continue
+            owner, version = _owner_of(distribution)
+            key = re.sub(r"[-_.]+", "-", owner).lower()  # an editable install is there twice, with its build's metadata
+            if key in seen:
+                continue
+            seen.add(key)
+            for entry in distribution.entry_points:
+                value = entry.value.partition("[")[0].strip()
+                installed.setdefault(entry.group, []).append(Plugin(entry.name, owner, version, value))
     return installed
+
+
+def _owner_of(distribution: Distribution) -> tuple[str, str]:
+    """Return the name and version of a distribution; its metadata may be damaged."""
+    try:
+        return distribution.metadata["Name"] or "unknown distribution", distribution.metadata["Version"] or ""
+    except ValueError:
+        return "unknown distribution", ""
 
 
 def discover(group: str, installed: Installed | None = None) -> Discovered:

@@ -135,22 +135,9 @@ def versions_of(distribution: str) -> tuple[str, ...]:
         return ()
     except Exception:  # of a parser: anything may be in another author's files
         requirements = []
-    names = {_normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in (distribution, *requirements)}
-    return tuple(sorted(f"{name} {version}" for name, version in _installed().items() if name in names))
-
-
-def _installed() -> dict[str, str]:
-    """Return the version of every distribution by name; of several with one name, the first on `sys.path`."""
-    versions: dict[str, str] = {}
-    for folder in sys.path:
-        try:
-            names = sorted(os.listdir(folder or "."))
-        except OSError:  # a folder of sys.path need not exist
-            continue
-        for name, _, rest in (n.partition("-") for n in names if n.endswith((".dist-info", ".egg-info"))):
-            versions.setdefault(_normal(name), rest)
-    return versions
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "_", name).lower()
+    versions = {}
+    for line in (distribution, *requirements):
+        name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
+        with contextlib.suppress(Exception):  # it is not installed, or its metadata is damaged
+            versions[re.sub(r"[-_.]+", "_", name).lower()] = metadata.version(name)
+    return tuple(sorted(f"{name} {version}" for name, version in versions.items()))
