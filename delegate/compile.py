@@ -24,7 +24,7 @@ from delegate.errors import ConfigError, DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler, portable_message
-from delegate.lowering.quantized import blamed, quantized
+from delegate.lowering.quantized import find_blamed, quantized
 from delegate.lowering.weights import with_own_weights
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
@@ -155,7 +155,7 @@ def _run_stages(request: LoweringRequest, artifacts: ArtifactCache | None, is_ow
     strategy, registry, compiler = request.strategy, request.registry, placed.compiler
 
     inputs, selection = request.check.inputs, compiler.selection
-    blame = partial(blamed, placed.exported, placed.floats, inputs, selection, registry)
+    blame = partial(find_blamed, placed.exported, placed.floats, inputs, selection, registry)
     verifying = Verification.of(inputs, placed.exported, selection, registry, placed.floats, blame)
     program, lowered, measured = _compile_and_verify(compiler, verifying)
     strategy.require_applied(compiler.plans)

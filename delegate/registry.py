@@ -24,10 +24,10 @@ from delegate.plugins import (
     UnusablePlugin,
     backend_of,
     blocked_in_vain,
-    blocked_names,
     discover,
+    find_plugins,
     in_known_spelling,
-    installed_plugins,
+    read_blocked_names,
     refusal,
 )
 
@@ -56,9 +56,9 @@ class Registry:
     """
 
     def __init__(self, *, refresh: bool = False) -> None:
-        self._installed = installed_plugins()
+        self._installed = find_plugins()
         self._discovered = discover(BACKENDS, self._installed)
-        self._blocked = blocked_names()
+        self._blocked = read_blocked_names()
         self._states = BackendStates(self._discovered.claims, self._blocked, refresh=refresh)
         self._warned: set[str] = set()
         self._left_out: dict[str, str] = {}

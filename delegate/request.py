@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.config import Config, load_config
-from delegate.edge.sources import Model, WeakModel, exported_programs
+from delegate.edge.sources import Model, WeakModel, read_programs
 from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
@@ -70,7 +70,7 @@ class LoweringRequest:
             remedy = "leave placement out, or replay a lockfile"
             raise ConfigError("quantization with scheme: auto is measured", where="placement", remedy=remedy)
         selection = select(backends, settings, registry, kernels, strategy.backends, cache)
-        sources = exported_programs(model)
+        sources = read_programs(model)
         strategy.require_model(sources, selection)
         strategy.calibrate(selection, cache, progress)
         return cls(sources, check, strategy, selection, registry, cache, progress)
@@ -86,7 +86,7 @@ class LoweringRequest:
         """
         inputs, registry = self.check.inputs, self.registry
         exported, selection = self.strategy.quantize(self.sources, self.selection, registry, inputs, self.progress)
-        references = self.sources if self.check.reference is None else exported_programs(self.check.reference)
+        references = self.sources if self.check.reference is None else read_programs(self.check.reference)
         compiler = Compiler(
             selection, kernels_of(registry, selection.kernels), self.strategy.plan, artifacts, self.decomposed
         )

@@ -189,7 +189,7 @@ def open_artifact_cache(selection: Selection, registry: Registry, enabled: bool 
     return ArtifactCache(store, identities)
 
 
-def configured_cache_folder(settings: Cache, enabled: bool | None = None) -> Path | None:
+def cache_folder_of(settings: Cache, enabled: bool | None = None) -> Path | None:
     """Return the folder of the cache; None if it is off. `enabled` as in `open_artifact_cache`."""
     is_enabled = settings.enabled if enabled is None else enabled
     folder = cache_folder() if settings.folder is None else Path(settings.folder).expanduser()
@@ -197,7 +197,7 @@ def configured_cache_folder(settings: Cache, enabled: bool | None = None) -> Pat
 
 
 def _store(settings: Cache, enabled: bool | None) -> Store | None:
-    folder = configured_cache_folder(settings, enabled)
+    folder = cache_folder_of(settings, enabled)
     return None if folder is None else Store(folder / ARTIFACTS, settings.max_mb * 2**20)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delegate.plugins import Plugin, discover, installed_plugins
+from delegate.plugins import Plugin, discover, find_plugins
 
 GROUP = "delegate.backends"
 
@@ -21,7 +21,7 @@ def distribution(folder: Path, name: str, version: str, lines: str) -> None:
 
 
 def test_own_plugins_of_all_groups() -> None:
-    installed = installed_plugins()
+    installed = find_plugins()
     assert {"xnnpack", "dsp"} <= {plugin.name for plugin in installed[GROUP] if plugin.owner == "delegate"}
     assert "portable" in discover("delegate.kernels", installed).claims
 

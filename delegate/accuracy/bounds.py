@@ -121,9 +121,9 @@ class Bounds:
         if self.sqnr_db is not None:
             yield _power((self.sqnr_db - figures.sqnr_db) / 10)
         if self.max_error is not None:
-            yield _squared(_ratio(figures.max_error, self.max_error))
+            yield _square(_ratio(figures.max_error, self.max_error))
         if self.relative_error is not None:
-            yield _squared(_ratio(figures.relative_error, self.relative_error))
+            yield _square(_ratio(figures.relative_error, self.relative_error))
         if self.top1 is not None and figures.top1 is not None:
             yield _ratio(1 - figures.top1, 1 - self.top1)
 
@@ -152,7 +152,7 @@ def _ratio(error: float, bound: float) -> float:
     return error / bound if bound else math.inf
 
 
-def _squared(number: float) -> float:
+def _square(number: float) -> float:
     return number * number  # infinite where it is too large; ** would raise OverflowError
 
 
@@ -233,10 +233,10 @@ def _weight_bits(graph: Graph, constants: set[str]) -> Iterator[int]:
             elif fixed.issuperset(node.all_input_nodes) and not draws(node):
                 fixed.add(node)
                 if coded:
-                    bits[node] = _narrowed(node, min(coded))
+                    bits[node] = _narrow_bits(node, min(coded))
 
 
-def _narrowed(node: Node, bits: int) -> int:
+def _narrow_bits(node: Node, bits: int) -> int:
     """Return the bits of a node's result on integers of `bits` bits, e.g. of those that a byte holds in 4 bits."""
     number = node.args[1] if len(node.args) > 1 else None
     if not isinstance(number, int):

@@ -219,7 +219,9 @@ class Verification:
         undefined = [m for m in methods if m.figures is not None and math.isnan(m.figures.sqnr_db)]
         if undefined:
             remedy = "verify on inputs whose results are finite in torch"
-            self._fail_or_warn([f"{_undefined_text(m)}, but {self.bounds} is required" for m in undefined], "", remedy)
+            self._fail_or_warn(
+                [f"{_describe_undefined(m)}, but {self.bounds} is required" for m in undefined], "", remedy
+            )
             return {}
         quantized = [m.method for m in methods if self.bounds.excess(measured.methods[m.method].gap) > 1]
         if quantized or self.on_failure != "move":
@@ -311,7 +313,7 @@ class Verification:
             if accuracy.figures.sqnr_db >= least:
                 continue
             if math.isnan(accuracy.figures.sqnr_db):
-                warn_user(_undefined_text(accuracy))
+                warn_user(_describe_undefined(accuracy))
                 continue
             gap = measured.methods[name].gap
             noise = {n: a for n in method.delegates if (a := measured.figures(n)) is not None}
@@ -346,7 +348,7 @@ class Verification:
         return f"method {method.method} reaches {method.figures}{against}, but {self.bounds} is required{nan}"
 
 
-def _undefined_text(accuracy: MethodAccuracy) -> str:
+def _describe_undefined(accuracy: MethodAccuracy) -> str:
     """Describe a method of which no result is finite, neither here nor in the reference."""
     what = f"method {accuracy.method} returns no finite numbers to compare with {accuracy.reference}"
     return "; ".join(filter(None, (what, accuracy.why, accuracy.nan)))

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from delegate.edge.build import is_pure
 from delegate.edge.decompose import Decomposer
-from delegate.edge.graphs import META_IDENTITY, META_ORIGIN, extracted, identity, inline_numbers
+from delegate.edge.graphs import META_IDENTITY, META_ORIGIN, extract_graph, identity, inline_numbers
 from delegate.edge.node import (
     META_CONSTANT,
     is_compute,
@@ -67,7 +67,7 @@ class DecompositionPolicy:
         """
         picks = [user for user in node.users if user.target is operator.getitem]
         placeholders = dict.fromkeys(node.all_input_nodes)
-        graph, copies = extracted(placeholders, (node, *picks), picks or (node,))
+        graph, copies = extract_graph(placeholders, (node, *picks), picks or (node,))
         program = self.decompose(_program("parts", graph, {}), (copies[node],))
         program = optimize(program, TRIAL_PASSES)
         _assume_folded(program.graph)

@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.node import map_aggregate
 
 from delegate.backends.aot import Region, RegionRefused
-from delegate.edge.graphs import extracted
+from delegate.edge.graphs import extract_graph
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import PythonReferenceAnalysis, pytree, sympy_interp
@@ -93,7 +93,7 @@ def plain_graph(
         RegionRefused: an argument is a size that is not a sum, product or quotient of the inputs' sizes. Or it is
             computed from these sizes and is not an integer. With `any_number`: it does not follow from them at all.
     """
-    graph, copies = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
+    graph, copies = extract_graph((*region.constants, *region.inputs), region.calls, region.outputs)
     sizes = _Sizes(graph, {n: copies[n] for n in region.inputs}, any_number)
     for node in region.calls:
         copied = copies[node]
@@ -157,12 +157,12 @@ class _Sizes:
         if not isinstance(argument, SYMBOLIC):
             return argument
         if self._any_number:
-            return self._computed(argument)
+            return self._compute_number(argument)
         if not isinstance(argument, torch.SymInt):
             raise _UnknownSize(f"the number {argument.node.expr} is computed from sizes, and is not a size itself")
         return self._of(argument.node.expr)
 
-    def _computed(self, number: Any) -> Any:
+    def _compute_number(self, number: Any) -> Any:
         """Return a node that computes a number as torch does in an export."""
         expr = number.node.expr
         sizes = {symbol: self._of(symbol) for symbol in expr.free_symbols}
@@ -174,17 +174,17 @@ class _Sizes:
         if expr.is_Integer:
             return int(expr)
         if expr in self._homes:
-            return self._made(torch.ops.aten.sym_size.int, self._homes[expr], home=True)
+            return self._make(torch.ops.aten.sym_size.int, self._homes[expr], home=True)
         if expr in self._multiples:
             whole, factor = self._multiples[expr]
-            return self._made(operator.floordiv, (self._of(whole), factor))
+            return self._make(operator.floordiv, (self._of(whole), factor))
         if type(expr) not in _OPERATORS:
             raise _UnknownSize(f"the size {expr} does not follow from the sizes of a partition's inputs")
         combine = _OPERATORS[type(expr)]
         parts = [self._of(part) for part in expr.args]
-        return reduce(lambda left, right: self._made(combine, (left, right)), parts)
+        return reduce(lambda left, right: self._make(combine, (left, right)), parts)
 
-    def _made(self, target: Callable[..., Any], args: tuple[Any, ...], *, home: bool = False) -> Node:
+    def _make(self, target: Callable[..., Any], args: tuple[Any, ...], *, home: bool = False) -> Node:
         node = self._graph.call_function(target, args)
         given = [a.meta[META_VALUE] if isinstance(a, Node) else a for a in args]
         node.meta[META_VALUE] = given[0].shape[args[1]] if home else target(*given)

@@ -160,7 +160,7 @@ def keeps_factor(node: Node) -> Verdict:
     return no(Reason.INACCURATE, f"{number} would be rounded to {rounded} in float16")
 
 
-def unrounded(region: Region) -> dict[str, str]:
+def find_unrounded(region: Region) -> dict[str, str]:
     """Return the nodes that show that the library does not round a 16-bit float: name -> reason, for a refusal.
 
     Such a node computes a wider float, or a test for infinity, from a 16-bit result of the same region. A section in

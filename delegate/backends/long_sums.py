@@ -96,10 +96,10 @@ def reduce_in_stages(
 
 def correction_of_mean(shape: Sequence[Any], dims: Sequence[int]) -> float:
     """Return the factor of a mean in stages, which counts the zeros in the last pieces too."""
-    return math.prod(_padded(size) / size for dim in dims if isinstance(size := shape[dim], int))
+    return math.prod(_multiply_pieces(size) / size for dim in dims if isinstance(size := shape[dim], int))
 
 
-def _padded(size: int) -> int:
+def _multiply_pieces(size: int) -> int:
     """Return the product of all pieces of a long dimension."""
     count = 1
     while size > LONG:

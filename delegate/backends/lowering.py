@@ -236,14 +236,14 @@ def one_index(node: Node) -> Verdict:
 def of_dtypes(node: Node, allowed: Set[torch.dtype], taker: str) -> Verdict:
     """Return a refusal unless all tensors that a node reads or returns have these dtypes; `taker` is for messages."""
     for other in (node, *node.all_input_nodes):
-        for given in _used(other):
+        for given in _used_tensors(other):
             if given.dtype not in allowed:
                 name = str(given.dtype).removeprefix("torch.")
                 return no(Reason.DTYPE, f"{other.name} is {name}, which {taker} does not support here")
     return YES
 
 
-def _used(node: Node) -> Iterator[torch.Tensor]:
+def _used_tensors(node: Node) -> Iterator[torch.Tensor]:
     """Return the tensors of a node that have users; of several results, these are often only the first."""
     given, picked = tensors(node), results_used(node)
     return (t for i, t in enumerate(given) if len(given) == 1 or i in picked)

@@ -114,7 +114,7 @@ def coded_value(decode: Node, constants: Mapping[Node, torch.Tensor]) -> Coded |
     return coded(decode, _values(decode, constants))
 
 
-def decoded_value(decode: Node, constants: Mapping[Node, torch.Tensor]) -> Array:
+def decode_value(decode: Node, constants: Mapping[Node, torch.Tensor]) -> Array:
     """Return the constant that a node decodes, in float32."""
     return decoded(decode, _values(decode, constants))
 
@@ -126,7 +126,7 @@ def _values(decode: Node, constants: Mapping[Node, torch.Tensor]) -> dict[str, A
 
 def find_layer(node: Node) -> Layer | Verdict | None:
     """Return the layer that a node of `LAYERS` ends; a refusal of its dtypes; None for another node."""
-    return _linear(node) if op_name(node) == LINEAR else _scaled_product(node)
+    return _linear(node) if op_name(node) == LINEAR else _match_scaled_product(node)
 
 
 def _linear(layer: Node) -> Layer | Verdict | None:
@@ -142,11 +142,11 @@ def _linear(layer: Node) -> Layer | Verdict | None:
         source, chosen = quantization
         ranges = Ranges.TENSOR if op_name(chosen[0]) in _PER_TENSOR else Ranges.ROW
         nodes = (*chosen, *nodes)
-    verdict = decoded_to_float32(source, weight, layer)
+    verdict = decodes_to_float32(source, weight, layer)
     return Layer(source, ranges, nodes, weight, bias) if verdict else verdict
 
 
-def decoded_to_float32(*nodes: Node) -> Verdict:
+def decodes_to_float32(*nodes: Node) -> Verdict:
     """Check that the nodes of a pattern are in float32."""
     other = next((n for n in nodes if tensor(n).dtype is not torch.float32), None)
     if other is None:
@@ -154,7 +154,7 @@ def decoded_to_float32(*nodes: Node) -> Verdict:
     return no(Reason.DTYPE, f"{other.name} is {tensor(other).dtype}, but weights are decoded to float32 only")
 
 
-def _scaled_product(mul: Node) -> Layer | Verdict | None:
+def _match_scaled_product(mul: Node) -> Layer | Verdict | None:
     """Return the layer that torchao's `quantize_` writes as a product of integers and its scales."""
     found = find_scaled_product(mul)
     if found is None:
@@ -171,7 +171,7 @@ def match_table(embedding: Node) -> tuple[Node, Node] | Verdict | None:
     table = arguments(embedding)["weight"]
     if not (isinstance(table, Node) and op_name(table) in DECODES and is_known(table)):
         return None
-    verdict = decoded_to_float32(table)
+    verdict = decodes_to_float32(table)
     return (table, embedding) if verdict else verdict
 
 

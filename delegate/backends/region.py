@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from delegate.edge.graphs import extracted
+from delegate.edge.graphs import extract_graph
 from delegate.edge.keys import NotCacheable, digests_of, known_of_sizes
 from delegate.edge.node import SYMBOLIC, is_constant, symbolic_numbers, tensors
 from delegate.edge.program import META_VALUE
@@ -90,7 +90,7 @@ class Region:
     def copy(self) -> Region:
         """Return the same region with its own graph, since a backend that rewrites the graph needs one."""
         placeholders = (*self.inputs, *self.constants)
-        return self._with(*extracted(placeholders, self.calls, self.outputs), self.inputs, self.outputs)
+        return self._with(*extract_graph(placeholders, self.calls, self.outputs), self.inputs, self.outputs)
 
     def part(self, nodes: Sequence[Node]) -> Region:
         """Return some of the nodes as a region.
@@ -104,12 +104,12 @@ class Region:
         inputs = tuple(dict.fromkeys((*kept, *(n for n in outside if n not in self.constants))))
         constants = tuple(n for n in outside if n in self.constants)
         outputs = tuple(n for n in nodes if any(user not in inside for user in n.users))
-        return self._with(*extracted((*inputs, *constants), nodes, outputs), inputs, outputs)
+        return self._with(*extract_graph((*inputs, *constants), nodes, outputs), inputs, outputs)
 
     def with_outputs(self, nodes: Sequence[Node]) -> Region:
         """Return the same region with other outputs: nodes that have one tensor each."""
         placeholders = (*self.inputs, *self.constants)
-        return self._with(*extracted(placeholders, self.calls, nodes), self.inputs, nodes)
+        return self._with(*extract_graph(placeholders, self.calls, nodes), self.inputs, nodes)
 
     def _with(
         self, graph: Graph, copies: Mapping[Node, Node], inputs: Sequence[Node], outputs: Sequence[Node]
@@ -147,7 +147,7 @@ def one_node_region(node: Node) -> Region:
     held = [n for n in given if is_constant(n)]
     inputs = [n for n in given if n not in held]
     results = picks or [node]
-    graph, copies = extracted((*inputs, *held), (node, *picks), results, numbers)
+    graph, copies = extract_graph((*inputs, *held), (node, *picks), results, numbers)
     return Region(
         name=node.name,
         graph=graph,

@@ -107,7 +107,7 @@ def reads_alike(places: torch.Tensor, old: int, new: int, factor: float | None) 
     exact = torch.arange(new) * old // new if factor is None else torch.arange(new, dtype=torch.float64) / factor
     if old == new:  # some libraries ignore the factor, and some do not
         return factor in (None, 1)
-    is_same_size = factor is None or scaled_size(old, factor) == new
+    is_same_size = factor is None or scale_size(old, factor) == new
     return is_same_size and all(
         torch.equal(p.long(), places) for p in (position / ratio, position * (1 / ratio), exact)
     )
@@ -147,17 +147,17 @@ def keeps_operator(node: Node) -> bool:
 def exact_factors(node: Node) -> Verdict:
     """Sizes that depend on the inputs have factors that are exact in float32, in which libraries compute new sizes."""
     for size, factor in zip(tensor(node).shape[2:], factors_of(node), strict=True):
-        if not isinstance(size, int) and factor is not None and _rounded(factor) != factor:
+        if not isinstance(size, int) and factor is not None and _round_position(factor) != factor:
             return no(Reason.INACCURATE, f"libraries compute {size} in float32, which rounds the factor {factor:g}")
     return YES
 
 
-def scaled_size(size: int, factor: float) -> int:
+def scale_size(size: int, factor: float) -> int:
     """Return the size to which libraries scale one, in float32."""
-    return int(torch.tensor(size, dtype=torch.float32) * _rounded(factor))
+    return int(torch.tensor(size, dtype=torch.float32) * _round_position(factor))
 
 
-def _rounded(factor: float) -> float:
+def _round_position(factor: float) -> float:
     return float(torch.tensor(factor, dtype=torch.float32))
 
 

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from delegate.backends.aot import Claim, Region
 from delegate.backends.qdq import chain
-from delegate.backends.quantized_layers import decoded_to_float32
+from delegate.backends.quantized_layers import decodes_to_float32
 from delegate.edge.build import make_like
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import Reason, Verdict, no
@@ -103,7 +103,7 @@ def match(decode: Node) -> Sequence[Node] | Verdict | None:
     found, named = find_range(nodes[0]), arguments(nodes[-2])
     if found is None or (named["quant_min"], named["quant_max"]) != (found.low, found.high):
         return no(Reason.ATTRIBUTE, f"{op_name(nodes[0])} with another choice than by the least and greatest value")
-    verdict = decoded_to_float32(source, decode)
+    verdict = decodes_to_float32(source, decode)
     return nodes if verdict else verdict
 
 

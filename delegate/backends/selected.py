@@ -179,7 +179,7 @@ class SelectedBackend:
             remedy = f"it should return a delegate.verdict.Verdict: {AUTHOR}"
             raise PartitionError(what, where=describe(node), remedy=remedy)
         except SIZE_DECIDED as decided:
-            return no(Reason.DYNAMIC_SHAPE, decided_by(self.name, decided))
+            return no(Reason.DYNAMIC_SHAPE, condition_of(self.name, decided))
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             raise_handler_error(error)
             fault = self._report(error, f"the support check of backend {self.name} failed", node)
@@ -224,7 +224,7 @@ class SelectedBackend:
             except (RegionFailed, RegionRefused):
                 if self.isolated is None or self.isolated.is_named or not self.isolated.ending:
                     raise
-                self._drop(_ended(self.isolated, self.name))
+                self._drop(_end_error(self.isolated, self.name))
             except DelegateError as fault:
                 self._drop(fault)
         assert self.dropped is not None
@@ -269,7 +269,7 @@ class SelectedBackend:
             return None
         answer = ask(self.isolated, node)
         if self.isolated.ending and not self.isolated.is_named:
-            raise _ended(self.isolated, self.name)
+            raise _end_error(self.isolated, self.name)
         return answer
 
     def _claims(self, node: Node) -> tuple[Claim, ...]:
@@ -289,7 +289,7 @@ class SelectedBackend:
         except RegionFailed:
             raise
         except SIZE_DECIDED as decided:
-            raise RegionFailed(decided_by(self.name, decided)) from decided
+            raise RegionFailed(condition_of(self.name, decided)) from decided
         except RegionRefused as refusal:
             if any(node.name in refusal.reasons for node in region.graph.nodes if node.op == "call_function"):
                 raise
@@ -347,7 +347,7 @@ class SelectedBackend:
         self._on_drop(fault)
 
 
-def _ended(isolated: IsolatedBackend, name: str) -> BackendFailed:
+def _end_error(isolated: IsolatedBackend, name: str) -> BackendFailed:
     """Return the error of a backend whose separate process has ended."""
     what = f"the separate process of backend {name} {isolated.ending}"
     return BackendFailed(
@@ -382,7 +382,7 @@ def _says_more(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("failed during evaluate_expr")
 
 
-def decided_by(backend: str, error: RuntimeError) -> str:
+def condition_of(backend: str, error: RuntimeError) -> str:
     """Return the condition on sizes that a backend evaluated, in torch's words, e.g. "s77 > 4 == True", "Eq(u0, 1)"."""
     if isinstance(error, symbolic_shapes.GuardOnDataDependentSymNode):
         return f"{backend} decides by a size that depends on data: {error.cond}"

@@ -164,7 +164,7 @@ class TracingBackend(TableBackend):
         op = op_name(node)
         row: Lowering[Any] | None = self.table.get(op)
         if row is not None:
-            return builder.lower(row.lower, node, *_promoted(builder, node, taken))
+            return builder.lower(row.lower, node, *_promote(builder, node, taken))
         if op in CASTS:
             return builder.cast(taken[0], tensor(node).dtype)
         if op in COPIES:
@@ -203,7 +203,7 @@ def _inside_patterns(patterns: Iterable[tuple[Node, ...]]) -> set[Node]:
     return inside
 
 
-def _promoted(builder: Builder[Any], node: Node, values: Sequence[Any]) -> list[Any]:
+def _promote(builder: Builder[Any], node: Node, values: Sequence[Any]) -> list[Any]:
     """Return the values of a node's arguments, with tensors of an elementwise operator in the computation's dtype."""
     result, target = list(values), node.target
     results = tensors(node)

@@ -102,7 +102,7 @@ class Commands(commands.Group):
         super().__init__(**{**settings, "commands": _OwnCommands()})
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        with output.escaped():
+        with output.escape_output():
             return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -102,7 +102,7 @@ def _run_tests(name: str, quick_since: float | None, keyword: str, workers: int,
         return checking.with_costs(name, result)
 
 
-def _counted(tests: Sequence[str]) -> str:
+def _count_tests(tests: Sequence[str]) -> str:
     """Return the names of tests without their modules, and how many modules each of them missed."""
     numbers = Counter(test.partition("[")[0] for test in tests)
     return f"{len(tests)} tests: {', '.join(f'{name} ({number})' for name, number in numbers.items())}"
@@ -119,7 +119,7 @@ def _print(state: BackendState, parts: dict[str, str], result: CheckResult | Non
     if result.stopped:
         output.print_line(f"stopped:      {result.stopped}, after {len(result.tests)} of {result.total} tests")
     if result.not_run:
-        output.print_line(f"not run:      {_counted(result.not_run)}")
+        output.print_line(f"not run:      {_count_tests(result.not_run)}")
     if result.call is not None:
         output.print_line(f"a call:       {result.call.seconds * 1e6:.3g} us ({result.call.case})")
     for outcome in result.tests:

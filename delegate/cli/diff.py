@@ -119,7 +119,7 @@ def _compare_runs(paths: tuple[Path, Path], inputs: list[str], method: str | Non
         shared = [name for name in states[0] if name in states[1]]
         values += [_difference(f"state {name}", states[0][name], states[1][name]) for name in shared]
         seconds: list[list[float]] = [[], []]
-        for _ in output.counted(_RUNS, "timing both programs"):
+        for _ in output.count_with_bar(_RUNS, "timing both programs"):
             for run, own in zip(runs, seconds, strict=True):
                 start = time.perf_counter()
                 run.results()

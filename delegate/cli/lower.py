@@ -70,7 +70,7 @@ class PlacementOptions:
         """
         from delegate.config import PlacementSection
         from delegate.placement.policy import Measured, Remote, Replay
-        from delegate.placement.strategies import configured_request
+        from delegate.placement.strategies import read_request
 
         if self.locked is not None:
             return Replay(self.locked, lockfile=self.lock)
@@ -81,7 +81,7 @@ class PlacementOptions:
         if self.lock is None:
             return None
         section = PlacementSection() if settings is None else settings.measuring()
-        return replace(configured_request(section, is_named=is_named), lockfile=self.lock)
+        return replace(read_request(section, is_named=is_named), lockfile=self.lock)
 
 
 def lower(

@@ -20,11 +20,11 @@ from delegate.common.files import foreign_format
 from delegate.common.interrupts import interruptible
 from delegate.config import Config, load_config
 from delegate.edge.sources import (
-    archived_names,
     export,
     export_module,
-    exported_programs,
     is_torchscript,
+    list_archive,
+    read_programs,
     require_no_program,
 )
 from delegate.errors import ConfigError, ExportError, did_you_mean
@@ -87,7 +87,7 @@ def read_sample(model: ExportedProgram | Path, files: Sequence[str]) -> tuple[Ex
         ExportError: the file of the model cannot be read.
         InputError: a file of inputs cannot be read, or does not fit.
     """
-    ((method, exported),) = exported_programs(model).items()
+    ((method, exported),) = read_programs(model).items()
     return exported, sample_of(exported, read_inputs(method, input_names(exported), files))
 
 
@@ -106,7 +106,7 @@ def _check_file(path: Path) -> Path:
             "is a directory" if os.path.isdir(path) else "is not a file" if os.path.exists(path) else "does not exist"
         )
         raise ExportError(f"{str(path)!r} {what}", remedy="give a .pt2 file, or package.module:function")
-    names = archived_names(path)
+    names = list_archive(path)
     if names is None:
         if name := foreign_format(path):
             raise ExportError(f"{str(path)!r} is in the format {name}, not an exported program", remedy=_FOREIGN)

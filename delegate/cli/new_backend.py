@@ -77,14 +77,14 @@ def _write(source: Traversable, target: Path, name: str) -> None:
         if item.is_dir():
             _write(item, place, name)
         else:
-            place.write_text(named(item.read_text(encoding="utf-8"), name), encoding="utf-8")
+            place.write_text(replace_names(item.read_text(encoding="utf-8"), name), encoding="utf-8")
 
 
 def _distribution(name: str) -> str:
     return f"delegate-{name.replace('_', '-')}"
 
 
-def named(text: str, name: str) -> str:
+def replace_names(text: str, name: str) -> str:
     """Replace the names of the package, classes and the backend in a text of the skeleton."""
     title = "".join(part.capitalize() for part in name.split("_"))
     text = re.sub(r"delegate\.skeleton\.(delegate_acme|ask|compiler)", "delegate_acme", text)

@@ -114,7 +114,7 @@ class Catalogue:
         if self.has_torch:
             from delegate.edge.operators import functional_operators, is_core
 
-            operators.update(n for n in functional_operators() if is_core(n) or self._taken(n))
+            operators.update(n for n in functional_operators() if is_core(n) or self._take(n))
         return sorted(operators)
 
     def backend(self, name: str) -> str:
@@ -125,7 +125,7 @@ class Catalogue:
             raise BackendNotFound(what, remedy=did_you_mean(name, self.backends))
         return known
 
-    def _taken(self, name: str) -> bool:
+    def _take(self, name: str) -> bool:
         return any(backend.conditions(name) is not None for backend in self.backends.values())
 
     def matching(self, pattern: str) -> list[str]:

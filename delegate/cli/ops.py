@@ -160,24 +160,24 @@ def markdown(operators: Sequence[OperatorFacts]) -> str:
         facts for facts in operators if facts.backends or _portable(facts) or (facts.torch and facts.torch.core)
     ]
     backends = sorted({name for facts in operators for name in facts.backends})
-    numbers = _numbered(c for facts in operators for name in backends for c in facts.backends.get(name, ()))
+    numbers = _number(c for facts in operators for name in backends for c in facts.backends.get(name, ()))
     lines = [
         _HEAD,
         f"| operator | kind | portable | {' | '.join(backends)} |",
         "|---|---|---|" + "---|" * len(backends),
     ]
     for facts in operators:
-        cells = [_taken(facts.backends.get(name), numbers) for name in backends]
+        cells = [_describe_support(facts.backends.get(name), numbers) for name in backends]
         lines.append(" | ".join((f"| `{facts.name}`", facts.kind, _portable(facts), *cells)) + " |")
     lines += ["", "## Conditions", "", *(f"{number}. {text}" for text, number in numbers.items())]
     return "\n".join(lines) + "\n"
 
 
-def _numbered(conditions: Iterable[str]) -> dict[str, int]:
+def _number(conditions: Iterable[str]) -> dict[str, int]:
     return {text: i for i, text in enumerate(dict.fromkeys(conditions), 1)}
 
 
-def _taken(conditions: Sequence[str] | None, numbers: dict[str, int]) -> str:
+def _describe_support(conditions: Sequence[str] | None, numbers: dict[str, int]) -> str:
     if conditions is None:
         return ""
     return f"if {', '.join(str(numbers[c]) for c in conditions)}" if conditions else "yes"

@@ -7,7 +7,7 @@ On a terminal, tables and lines are folded to its width, and words have colours,
 line.
 
 Names in a file or a model may hold any text, such as terminal control sequences. So all output of a command goes
-through `escaped`, which shows characters that are not printable as Python escapes them.
+through `escape_output`, which shows characters that are not printable as Python escapes them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Others(_Escaped):
 
 
 @contextmanager
-def escaped() -> Iterator[None]:
+def escape_output() -> Iterator[None]:
     """Escape all writes to stdout and stderr in a `with` block."""
     before = sys.stdout, sys.stderr
     wrapped = [cast(TextIO, s and _Escaped(s)) for s in before]
@@ -118,12 +118,12 @@ def show(*blocks: str | Table) -> None:
     """Print texts and tables on stdout, folded to the width of a terminal."""
     for block in blocks:
         if isinstance(block, str):
-            print_line("\n".join(_folded(block, results())))
+            print_line("\n".join(_fold(block, results())))
             continue
         rows = tuple(tuple(map(printable, row)) for row in block.rows)
         head, body = replace(block, rows=rows).folded(width())
         if head:
-            _styled("\n".join(head), "bold", results())
+            _print_styled("\n".join(head), "bold", results())
         if body:
             print_line("\n".join(body))
 
@@ -133,7 +133,7 @@ def width() -> int | None:
     return _columns() if results().isatty() else None
 
 
-def _folded(text: str, stream: TextIO) -> list[str]:
+def _fold(text: str, stream: TextIO) -> list[str]:
     """Return the lines of a text, folded if the stream is a terminal."""
     lines = text.split("\n")
     return [part for line in lines for part in fold_line(line, _columns())] if stream.isatty() else lines
@@ -149,7 +149,7 @@ def _console(stream: TextIO) -> Console:
     return Console(file=_own(stream))
 
 
-def _styled(text: str, style: str, stream: TextIO, end: str = "\n") -> None:
+def _print_styled(text: str, style: str, stream: TextIO, end: str = "\n") -> None:
     """Print a text; in a style of rich if the stream is a terminal."""
     if not stream.isatty():
         print(text, end=end, file=stream)
@@ -191,8 +191,8 @@ def show_warning(
 
 
 def _report(kind: str, style: str, text: str, stream: TextIO) -> None:
-    _styled(f"{kind}:", style, stream, end="")
-    lines = _folded(f"{kind}: {text}", stream)
+    _print_styled(f"{kind}:", style, stream, end="")
+    lines = _fold(f"{kind}: {text}", stream)
     print("\n".join(lines).removeprefix(f"{kind}:"), file=stream)
 
 
@@ -266,7 +266,7 @@ def _tenths(text: str) -> Callable[[int, int], None]:
     return report
 
 
-def counted(count: int, text: str) -> Iterator[int]:
+def count_with_bar(count: int, text: str) -> Iterator[int]:
     """Yield `range(count)` with a bar on a terminal's stderr; nothing is drawn while the caller has an item."""
     if not sys.stderr.isatty():
         yield from range(count)

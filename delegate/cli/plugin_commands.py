@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn
 from delegate.cli import output
 from delegate.cli.commands import PluginCommand, build_command
 from delegate.errors import ConfigError
-from delegate.plugins import COMMANDS, InstalledPlugin, Plugin, blocked_names, discover, import_plugin
+from delegate.plugins import COMMANDS, InstalledPlugin, Plugin, discover, import_plugin, read_blocked_names
 
 _ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}  # of a command that cannot be used
 
@@ -38,7 +38,7 @@ class CommandState(InstalledPlugin):
 
 def _function(name: str, claims: tuple[Plugin, ...]) -> tuple[Callable[..., None], dict[str, bool]]:
     """Return the function of a command, and the settings of its context."""
-    state = CommandState.refused(claims, blocked_names())
+    state = CommandState.refused(claims, read_blocked_names())
     if state is None:
         with output.results_only():
             function = import_plugin(CommandState, claims[0])

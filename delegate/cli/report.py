@@ -102,6 +102,6 @@ def _profile(source: str, repeat: int, inner: bool, trust_code: bool) -> Profile
         for name in program.methods:
             method = program.method(name)
             arguments = leaves(method.inputs, random_inputs(method.definition))
-            for _ in output.counted(repeat, f"running {name}"):
+            for _ in output.count_with_bar(repeat, f"running {name}"):
                 method.run(arguments)
     return profile

@@ -89,7 +89,7 @@ def run(
             nullcontext() if tracer is None else program.listen(tracer, inner=inner),
             program.profile(inner=inner) if timing.profile else nullcontext() as watching,
         ):
-            for _ in output.counted(repeat, f"running {path}"):
+            for _ in output.count_with_bar(repeat, f"running {path}"):
                 start = time.perf_counter()
                 results = chosen.run(arguments)
                 seconds.append(time.perf_counter() - start)

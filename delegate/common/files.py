@@ -261,7 +261,7 @@ def require_file(
         error: the error class.
         streams: True if it may be a pipe or a terminal.
     """
-    target = _resolved(path)
+    target = _resolve(path)
     problem = remedy = ""
     if target is None:
         problem, remedy = "this is not a path", "name a file"
@@ -279,7 +279,7 @@ def require_file(
 
 def require_folder(path: PathLike, what: str, error: type[DelegateError]) -> None:
     """Raise an error unless files can be written to a folder, which may be new; see `require_file`."""
-    target = _resolved(path)
+    target = _resolve(path)
     there = next((place for place in (target, *target.parents) if os.path.exists(place)), target) if target else None
     problem = ""
     if there is None:
@@ -292,7 +292,7 @@ def require_folder(path: PathLike, what: str, error: type[DelegateError]) -> Non
         raise error(f"{what} cannot be written: {problem}", where=str(path), remedy="give another folder")
 
 
-def _resolved(path: PathLike) -> Path | None:
+def _resolve(path: PathLike) -> Path | None:
     """Return the path without links, or None if it is invalid, e.g. with a null character."""
     try:
         return Path(os.path.realpath(path))

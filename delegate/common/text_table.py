@@ -46,12 +46,12 @@ class Table:
         if width is None:
             padded = [min(n, _MOST_PADDED) for n in natural]
             return [self._line(self.header, padded)], [self._line(row, padded) for row in self.rows]
-        widths = self._fitted(natural, width)
+        widths = self._fit_widths(natural, width)
         if widths is None:
             return [], [line for row in self.rows for line in self._record(row, width)]
-        return self._folded_row(self.header, widths), [c for row in self.rows for c in self._folded_row(row, widths)]
+        return self._fold_row(self.header, widths), [c for row in self.rows for c in self._fold_row(row, widths)]
 
-    def _fitted(self, natural: Sequence[int], width: int) -> list[int] | None:
+    def _fit_widths(self, natural: Sequence[int], width: int) -> list[int] | None:
         """Return widths of the columns that fit into a line; None if a column would be too narrow."""
         room = width - len(self.indent) - len(_GAP) * (len(natural) - 1)
         fixed = {i for i in range(len(natural)) if i in self.numbers or natural[i] <= _LEAST}
@@ -61,16 +61,16 @@ class Table:
                 return widths
         return None
 
-    def _folded_row(self, cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    def _fold_row(self, cells: Sequence[str], widths: Sequence[int]) -> list[str]:
         columns = [fold(cell, width) for cell, width in zip(cells, widths, strict=True)]
         height = max(map(len, columns), default=0)
         lines = [[column[i] if i < len(column) else "" for column in columns] for i in range(height)]
         return [self._line(line, widths) for line in lines]
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        return self.indent + _GAP.join(map(self._aligned, range(len(widths)), cells, widths)).rstrip()
+        return self.indent + _GAP.join(map(self._align, range(len(widths)), cells, widths)).rstrip()
 
-    def _aligned(self, column: int, cell: str, width: int) -> str:
+    def _align(self, column: int, cell: str, width: int) -> str:
         return cell.rjust(width) if column in self.numbers else cell.ljust(width)
 
     def _record(self, row: Sequence[str], width: int) -> list[str]:

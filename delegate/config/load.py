@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from delegate.config.model import AUTO, BackendChoice, Config, PlacementCandidate, Quantization
-from delegate.config.plain_yaml import Path, dotted
+from delegate.config.plain_yaml import Path, dot_path
 from delegate.config.source import Source, problems, raise_all, read_yaml, require_mapping
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.plugins import INSTANCE, PORTABLE, PluginState, backend_of, in_known_spelling
@@ -172,7 +172,7 @@ def _semantics(
             other = {choice.name, seen[meant]} - {meant}
             subject = f"{meant!r}, which {other.pop()!r} means here," if other else repr(meant)
             remedy = f"give one of them another name, e.g. {backend_of(meant)}{INSTANCE}second"
-            yield ConfigError(f"{dotted(path)}: {subject} appears twice", where=source.where(path), remedy=remedy)
+            yield ConfigError(f"{dot_path(path)}: {subject} appears twice", where=source.where(path), remedy=remedy)
         seen[meant] = choice.name
         if backend_of(meant) in registry.names() or config.policy.unavailable == "error":
             yield from _backend(choice, path, source, registry)
@@ -208,7 +208,7 @@ def _not_among(name: str, path: Path, source: Source, known: str, backends: Iter
 
     `known` is the name without its alias.
     """
-    what = f"{dotted(path)}: {name!r} is not among the backends of this configuration"
+    what = f"{dot_path(path)}: {name!r} is not among the backends of this configuration"
     return ConfigError(what, where=source.where(path), remedy=did_you_mean(known, backends))
 
 
@@ -241,13 +241,13 @@ def _schemes(
     for place, scheme in {(*path, "scheme"): section.scheme or known[0], **rules}.items():
         name = scheme.partition("/")[0]  # the rest is a group size
         if in_known_spelling(name, known) not in known:
-            what = f"{dotted(place)}: there is no scheme {name!r}"
+            what = f"{dot_path(place)}: there is no scheme {name!r}"
             yield ConfigError(what, where=source.where(place), remedy=did_you_mean(name, known))
 
 
 def _backend(choice: BackendChoice, path: Path, source: Source, registry: Registry) -> Iterator[ConfigError]:
     if registry.resolve(choice.name) == PORTABLE:
-        what = f"{dotted(path)}: {PORTABLE!r} is not a backend: its kernels run the nodes that no backend supports"
+        what = f"{dot_path(path)}: {PORTABLE!r} is not a backend: its kernels run the nodes that no backend supports"
         yield ConfigError(what, where=source.where((*path, "name")), remedy="remove it; [] means only portable kernels")
         return
     try:
@@ -255,7 +255,7 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
         if state.stands_for and choice.options:
             error = options_of_alias(choice.name, state.stands_for)
             where = source.where((*path, "options"))
-            yield ConfigError(f"{dotted(path)}: {error.what}", where=where, remedy=error.remedy)
+            yield ConfigError(f"{dot_path(path)}: {error.what}", where=where, remedy=error.remedy)
             return
         if state.state is PluginState.BLOCKED:
             return  # its options stay unread; `policy.unavailable` decides
@@ -264,7 +264,7 @@ def _backend(choice: BackendChoice, path: Path, source: Source, registry: Regist
         model = registry.aot(choice.name, absent_ok=True).Options
     except BackendError as error:
         where = source.where((*path, "name"))
-        yield ConfigError(f"{dotted(path)}: {error.what}", where=where, remedy=error.remedy)
+        yield ConfigError(f"{dot_path(path)}: {error.what}", where=where, remedy=error.remedy)
         return
     try:
         _validate_options(model, choice)

@@ -73,7 +73,7 @@ def parse(text: str) -> Parsed | None:
         raise NotPlain(f"not valid YAML: {error.reason}", (line, 0)) from None
 
 
-def dotted(path: Path) -> str:
+def dot_path(path: Path) -> str:
     """Format a path for people, e.g. "backends[0].options.threads"."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{cut(str(part))}" for part in path)
     return text.removeprefix(".")
@@ -156,11 +156,11 @@ class _Reader:
             if isinstance(event, yaml.AliasEvent):
                 raise _wrong("aliases (*name) are not supported", event)
             if not isinstance(event, yaml.ScalarEvent):
-                raise NotPlain(f"{dotted(path) or 'the top level'}: a key must be text", place)
+                raise NotPlain(f"{dot_path(path) or 'the top level'}: a key must be text", place)
             key = str(event.value)
             if key in seen:
                 remedy = f"the first is in line {seen[key][0]}; remove one"
-                raise NotPlain(f"{dotted((*path, key))}: the key appears twice", place, remedy)
+                raise NotPlain(f"{dot_path((*path, key))}: the key appears twice", place, remedy)
             seen[key] = self.keys[(*path, key)] = place
             yield key, self._read((*path, key), self.loader.get_event())
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from delegate.common.files import open_to_read
-from delegate.config.plain_yaml import NotPlain, Path, Place, dotted, parse
+from delegate.config.plain_yaml import NotPlain, Path, Place, dot_path, parse
 from delegate.errors import ConfigError, did_you_mean
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
@@ -63,7 +63,7 @@ def raise_all(problems: Iterable[ConfigError]) -> None:
 
 def _problem(details: ErrorDetails, schema: Mapping[str, Any], source: Source, prefix: Path) -> ConfigError:
     path = (*prefix, *details["loc"])
-    key, kind = dotted(path), details["type"]
+    key, kind = dot_path(path), details["type"]
     if kind == "extra_forbidden":
         known = _keys(schema, details["loc"][:-1])
         where = source.where(path, of_key=True)
@@ -180,7 +180,7 @@ def require_mapping(source: Source, kind: str = "a configuration", remedy: str =
         raise ConfigError(what, where=source.where(()), remedy=remedy)
 
 
-def validated(source: Source, model: type[AnyModel]) -> AnyModel:
+def validate(source: Source, model: type[AnyModel]) -> AnyModel:
     """Return the data of a source as a model.
 
     Raises:

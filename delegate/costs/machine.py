@@ -13,7 +13,7 @@ from typing import Any
 from delegate.cache.runtime.environment import host_features, machine
 from delegate.cache.runtime.store import Entry, Store
 from delegate.common.field_checks import mapping
-from delegate.costs.profile import MachineProfile, PlaceRates, place_of, shipped
+from delegate.costs.profile import MachineProfile, PlaceRates, place_of, read_shipped
 from delegate.errors import DelegateError
 from delegate.processes.process import Process, ProcessEnded
 from delegate.program.cores import cores
@@ -43,7 +43,7 @@ def machine_profile(
         again: places to measure although there are rates in the store, and although the machine is busy. The others
             then have the rates of the store, or those that come with the package.
     """
-    profile, notes = MachineProfile(machine(), shipped().places), []
+    profile, notes = MachineProfile(machine(), read_shipped().places), []
     if store is None:
         return profile, ("nothing is calibrated without a cache, and estimates are those of a common machine",)
     tell = progress or logger.warning
@@ -107,6 +107,6 @@ def _result(place: str, data: Mapping[str, Any]) -> Result:
     """
     if "problem" in data:
         return str(data["problem"])
-    common = asdict(shipped().rates(place))
+    common = asdict(read_shipped().rates(place))
     operators = {**common["operators"], **mapping(data, "operators")}
     return place_of(place, {**data, "operators": operators, "compile": common["compile"]})

@@ -113,11 +113,11 @@ class MachineProfile:
     def load(cls, path: str | os.PathLike[str]) -> MachineProfile:
         """Read a file; raises PartitionError if it has no profile, and places that it lacks have the shipped rates."""
         own = cls.from_json(read_text(path, "the profile", _AGAIN), str(path))
-        return replace(own, places={**shipped().places, **own.places})
+        return replace(own, places={**read_shipped().places, **own.places})
 
 
 @cache
-def shipped() -> MachineProfile:
+def read_shipped() -> MachineProfile:
     """Return the profile that comes with the package: of a 2025 server with AVX-512 and two threads."""
     source = files(__package__).joinpath(_FILE)
     return MachineProfile.from_json(source.read_text("utf-8"), _FILE)

@@ -69,19 +69,19 @@ def node_data(report: Report) -> dict[str, bytes]:
 def dot(report: Report, name: str) -> bytes:
     """Return the graph as text of Graphviz, with a cluster per module."""
     colours = _colours(report)
-    lines = [f"digraph {_quoted(name)} {{", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
+    lines = [f"digraph {_quote(name)} {{", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
     for number, (method, nodes) in enumerate(_methods(report)):
         ids = {source: f"m{number}_{i}" for i, source in enumerate((*(n.name for n in nodes), *_ports(nodes)))}
-        lines += [f"  subgraph cluster_m{number} {{", f"    label={_quoted(method)};"]
-        lines += [f"    {ids[port]} [label={_quoted(port)}, fillcolor=white];" for port in _ports(nodes)]
+        lines += [f"  subgraph cluster_m{number} {{", f"    label={_quote(method)};"]
+        lines += [f"    {ids[port]} [label={_quote(port)}, fillcolor=white];" for port in _ports(nodes)]
         clusters: dict[str, list[NodeReport]] = {}
         for node in nodes:
             clusters.setdefault(node.module, []).append(node)
         for place, (module, members) in enumerate(clusters.items()):
-            lines += [f"    subgraph cluster_m{number}_{place} {{", f"      label={_quoted(module)};"]
+            lines += [f"    subgraph cluster_m{number}_{place} {{", f"      label={_quote(module)};"]
             for node in members:
-                label = _quoted(f"{_short(node)}\n{node.result}\n{node.backend}")
-                lines.append(f"      {ids[node.name]} [label={label}, fillcolor={_quoted(colours[node.backend])}];")
+                label = _quote(f"{_short(node)}\n{node.result}\n{node.backend}")
+                lines.append(f"      {ids[node.name]} [label={label}, fillcolor={_quote(colours[node.backend])}];")
             lines.append("    }")
         lines += [f"    {ids[s]} -> {ids[node.name]};" for node in nodes for s in node.inputs if s in ids]
         lines.append("  }")
@@ -197,7 +197,7 @@ def _value_info(onnx: Any, node: NodeReport) -> Any:
     return onnx.helper.make_tensor_value_info(node.name, dtype, sizes)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a text as a string of Graphviz, with escapes for characters that are not printable."""
     lines = (printable(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
     return '"' + "\\n".join(lines) + '"'

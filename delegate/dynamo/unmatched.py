@@ -63,14 +63,14 @@ class Patterns:
             return run
         has_run = False
 
-        def watched(*args: Any) -> Any:
+        def watch(*args: Any) -> Any:
             nonlocal has_run
             if has_run:
                 self.warn()
             has_run = True
             return run(*args)
 
-        return watched
+        return watch
 
 
 _of_options: dict[int, tuple[Mapping[str, Any], Patterns]] = {}  # with the options, so that no others get their address

@@ -16,7 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from delegate.edge.graphs import META_IDENTITY, PRESERVED_METADATA, acts
-from delegate.edge.node import META_CONSTANT, draws, introduced_symbols, is_static, tensors
+from delegate.edge.node import META_CONSTANT, draws, is_static, new_symbols, tensors
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.torch_private import (
     FakeTensor,
@@ -33,7 +33,7 @@ def fake_mode(nodes: Iterable[Node]) -> FakeTensorMode | None:
     return next((t.fake_mode for n in nodes for t in tensors(n) if isinstance(t, FakeTensor)), None)
 
 
-def inherited(node: Node) -> dict[str, Any]:
+def inherit_meta(node: Node) -> dict[str, Any]:
     """Return the metadata that a node made from this one inherits: all but its value and identity."""
     return {
         key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta and key not in (META_VALUE, META_IDENTITY)
@@ -63,7 +63,7 @@ def make_like(like: Node, target: Any, args: Iterable[Any], kwargs: Mapping[str,
     graph: Graph = like.graph
     node = graph.call_function(target)  # whose arguments are set afterwards, see `copy_node`
     node.args, node.kwargs = tuple(args), dict(kwargs)
-    node.meta = inherited(like)
+    node.meta = inherit_meta(like)
     node.meta[META_VALUE] = fake_result(node)
     return node
 
@@ -128,7 +128,7 @@ def is_pure(node: Node) -> bool:
         return False
     if torch.Tag.data_dependent_output in target.tags:
         return False
-    return is_static(node) or not introduced_symbols(node)
+    return is_static(node) or not new_symbols(node)
 
 
 def leaves(value: Any) -> Iterator[Any]:

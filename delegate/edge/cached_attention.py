@@ -127,6 +127,6 @@ def update_cache(entries: Tensor, new: Tensor, positions: Tensor, rows: Tensor) 
 
 
 @update_cache.register_fake
-def _updated_type(entries: Tensor, new: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+def _make_updated_type(entries: Tensor, new: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
     """Return an empty result of the right shape and dtype."""
     return torch.empty_like(entries)

@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
 from torch.fx.node import map_arg
 
-from delegate.edge.build import fake_mode, inherited
+from delegate.edge.build import fake_mode, inherit_meta
 from delegate.edge.functional import HIDDEN_WRITES, functionalize
 from delegate.edge.graphs import CHECKS, graph_modules, has_effect, require_success
 from delegate.edge.node import SYMBOLIC, describe, op_name, results_used, shape_text, symbolic_numbers, writes_in_place
@@ -119,7 +119,7 @@ class Decomposer:
 
             @functools.cache  # once for all nodes, and only if one is traced: it takes as long as a trace
             def preserve() -> None:
-                composites = _preserved_composites(self.preserve_ops)
+                composites = _find_preserved_composites(self.preserve_ops)
                 stack.enter_context(override_composites(composites))
 
             return [self._expand(node, preserve) for node in nodes]
@@ -166,7 +166,7 @@ class Decomposer:
 
     def _make(self, call: Callable[..., Any], values: list[Any], mode: FakeTensorMode | None) -> Graph:
         fake = mode or contextlib.nullcontext()
-        with WITHOUT_LIBRARIES, fake, _unguarded(mode), torch.no_grad(), enable_python_dispatcher():
+        with WITHOUT_LIBRARIES, fake, _without_guards(mode), torch.no_grad(), enable_python_dispatcher():
             graph: Graph = make_fx(call, decomposition_table=dict(self.table))(*values).graph
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.as_strided_.default):
             node.replace_all_uses_with(node.args[0])  # composites set strides by as_strided_; strides are irrelevant
@@ -175,7 +175,7 @@ class Decomposer:
 
 
 @contextlib.contextmanager
-def _unguarded(mode: FakeTensorMode | None) -> Iterator[None]:
+def _without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
     """Return a context without guards, so that a comparison in a composite is not an assumption of all calls.
 
     A guard is not an error, either, if a backend decomposes during a support check; see
@@ -236,7 +236,7 @@ def _own(value: Any) -> Any:
 
 
 @functools.cache
-def _preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+def _find_preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """Return the preserved composite operators, which torch would otherwise expand inside of others."""
     ops = (op for op in _torch_decompositions() if str(op) in preserve_ops)
     return {op: _preserve(op) for op in ops if is_composite(op)}
@@ -260,7 +260,7 @@ def _preserve(op: OpOverload[..., Any]) -> Callable[..., Any]:
 
 def keeping_composites() -> contextlib.AbstractContextManager[None]:
     """Return a context in which tracing preserves composite operators without side effects, as `torch.export` does."""
-    context: contextlib.AbstractContextManager[None] = override_composites(_preserved_composites(_all_operators()))
+    context: contextlib.AbstractContextManager[None] = override_composites(_find_preserved_composites(_all_operators()))
     return context
 
 
@@ -319,7 +319,7 @@ def _symbols(values: Any) -> set[Any]:
 def _inline(body: Graph, node: Node, leaves: list[Node]) -> tuple[tuple[Node, ...], Any]:
     """Copy a traced body before a node; return the new nodes, and the body's result in terms of them."""
     env: dict[Node, Node] = dict(zip(body.find_nodes(op="placeholder"), leaves, strict=True))
-    metadata = inherited(node)
+    metadata = inherit_meta(node)
     added: list[Node] = []
     with node.graph.inserting_before(node):
         for inner in body.nodes:

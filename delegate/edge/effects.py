@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import Graph, Node
 
-from delegate.edge.build import inherited
+from delegate.edge.build import inherit_meta
 from delegate.edge.decompose import ProcessSwitch, Table
 from delegate.edge.graphs import CHECKS, graph_modules
 from delegate.edge.node import describe
@@ -78,7 +78,7 @@ def _call_plainly(node: Node) -> None:
     is_single = len(schema_of(target).returns) == 1
     with graph.inserting_before(node):
         plain = graph.call_function(target, tuple(args), node.kwargs)
-    plain.meta = {**inherited(node), META_VALUE: results[0] if is_single else results}
+    plain.meta = {**inherit_meta(node), META_VALUE: results[0] if is_single else results}
     for user in list(node.users):
         assert user.target is operator.getitem
         position: Any = user.args[1]

@@ -17,7 +17,7 @@ from torch.nn import Module
 from delegate.edge.build import storage_address
 from delegate.edge.decompose import Decomposer, compound_nodes, compound_operators, core_decompositions
 from delegate.edge.effects import refuse_effects, remove_tokens, run_decompositions
-from delegate.edge.functional import NotSimple, functionalize, hidden_writes, inlined
+from delegate.edge.functional import NotSimple, functionalize, hidden_writes, inline_modes
 from delegate.edge.graphs import drop_unused, graph_modules, remove_checks, trim_metadata
 from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
 from delegate.edge.node import META_CONSTANT, arguments, describe, op_name, tensor, tensors
@@ -159,7 +159,7 @@ def _fast_path(ep: ExportedProgram, decomposer: Decomposer) -> _Converted:
     """Rewrite the program node by node, which is several times faster than tracing it again."""
     signature = read_signature(ep)
     refuse_effects(ep)
-    graph = inlined(ep.graph_module)
+    graph = inline_modes(ep.graph_module)
     remove_tokens(graph, ep.graph_signature)
     ranges, notes = open_sizes(graph, ep.range_constraints)
     module = GraphModule(Module(), graph)

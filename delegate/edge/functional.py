@@ -39,7 +39,7 @@ class NotSimple(Exception):
     """Raised if the fast path of `to_edge` does not support a graph; the message is the reason."""
 
 
-def inlined(module: GraphModule) -> Graph:
+def inline_modes(module: GraphModule) -> Graph:
     """Return a copy of the module's graph, with metadata, in which grad-mode and disabled autocast are inlined.
 
     Raises:
@@ -49,7 +49,7 @@ def inlined(module: GraphModule) -> Graph:
     env: dict[Node, Any] = {}
     for node in module.graph.find_nodes(op="placeholder"):
         env[node] = graph.node_copy(node)
-        env[node].meta = _preserved_metadata(node)
+        env[node].meta = _preserve_metadata(node)
     graph.output(_copy_body(module, graph, env))
     return graph
 
@@ -69,7 +69,7 @@ def _copy_body(module: GraphModule, graph: Graph, env: dict[Node, Any]) -> Any:
             env[node] = env[node.args[0]][node.args[1]]  # getitem of an inlined region
         else:
             env[node] = graph.node_copy(node, env.__getitem__)
-            env[node].meta = _preserved_metadata(node)
+            env[node].meta = _preserve_metadata(node)
     return map_arg(module.graph.output_node().args[0], env.__getitem__)
 
 
@@ -87,7 +87,7 @@ def _region(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
     return None
 
 
-def _preserved_metadata(node: Node) -> dict[str, Any]:
+def _preserve_metadata(node: Node) -> dict[str, Any]:
     return {key: node.meta[key] for key in PRESERVED_METADATA if key in node.meta}
 
 
@@ -225,7 +225,7 @@ class _Functionalizer:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._exposed = _exposed(graph)
+        self._find_exposed = _find_exposed(graph)
         self._aliases: dict[Node, _Alias] = {}
         self._replaced: list[Node] = []
 
@@ -245,7 +245,7 @@ class _Functionalizer:
         if writes_in_place(node):
             (self._write if _is_builtin(node) else self._custom_write)(node)
             return
-        source = viewed(node) if node in self._exposed else None
+        source = viewed_argument_of(node) if node in self._find_exposed else None
         node.args, node.kwargs = map_arg((node.args, node.kwargs), self._value)
         root = _Root(node) if source is None else self._aliases[source].root
         self._aliases[node] = _Alias(root, source, node, root.version)
@@ -272,7 +272,7 @@ class _Functionalizer:
         args, kwargs = map_arg((node.args, node.kwargs), self._value)
         value = self._pure(node, target, args, kwargs, goal)
         root = self._aliases[goal].root
-        root.value = self._scattered(goal, value)
+        root.value = self._scatter(goal, value)
         root.version += 1
         self._aliases[goal].value, self._aliases[goal].version = value, root.version
         node.replace_all_uses_with(goal)  # it returns what it wrote
@@ -290,7 +290,7 @@ class _Functionalizer:
         parts = [make_like(node, operator.getitem, (call, i), {}) for i in range(len(call.meta[META_VALUE]))]
         for goal, value in zip(written, parts[-len(written) :], strict=True):
             root = self._aliases[goal].root
-            root.value = self._scattered(goal, value)
+            root.value = self._scatter(goal, value)
             root.version += 1
         result = parts[0] if returns == 1 else call
         self._aliases[node] = _Alias(_Root(result), None, result, 0)
@@ -305,7 +305,7 @@ class _Functionalizer:
         if set(_names(overload)) != set(_names(target)):  # dropout_ calls `self` what dropout calls `input`
             others = dict(zip(_names(target), _names(overload), strict=True))
             named = {others[name]: value for name, value in named.items()}
-        value = self._called(node, overload, named)
+        value = self._call(node, overload, named)
         target_value: torch.Tensor = goal.meta[META_VALUE]
         if value.meta[META_VALUE].dtype != target_value.dtype:
             value = make_like(node, aten._to_copy.default, (value,), {"dtype": target_value.dtype})
@@ -313,7 +313,7 @@ class _Functionalizer:
             raise NotSimple(f"{node.name} changes the shape of the tensor that it writes to")
         return value
 
-    def _scattered(self, goal: Node, value: Node) -> Node:
+    def _scatter(self, goal: Node, value: Node) -> Node:
         """Return the value of the whole memory after the tensor `goal` was set to `value`."""
         while (parent := self._aliases[goal].parent) is not None:
             inverse = _INVERSES.get(str(goal.target))
@@ -324,7 +324,7 @@ class _Functionalizer:
             goal = parent
         return value
 
-    def _called(self, like: Node, target: OpOverload, named: dict[str, Any]) -> Node:
+    def _call(self, like: Node, target: OpOverload, named: dict[str, Any]) -> Node:
         """Call an operator with arguments by name; like torch's export, pass the leading ones by position."""
         args: list[Any] = []
         for argument in schema_of(target).arguments:
@@ -334,7 +334,7 @@ class _Functionalizer:
         return make_like(like, target, args, named)
 
 
-def _exposed(graph: Graph) -> set[Node]:
+def _find_exposed(graph: Graph) -> set[Node]:
     """Return the nodes that may share memory with a tensor that is written to; of the others views do not matter."""
     sharing: dict[Node, list[Node]] = {}
     written: list[Node] = []
@@ -368,7 +368,7 @@ def _is_composite(target: OpOverload) -> bool:
     return is_composite(target)
 
 
-def viewed(node: Node) -> Node | None:
+def viewed_argument_of(node: Node) -> Node | None:
     """Return the argument whose memory holds the node's result; None if the result has its own memory."""
     first = node.args[0] if node.args else None
     if not isinstance(first, Node) or node.op != "call_function" or not tensors(node):
@@ -386,14 +386,14 @@ def viewed(node: Node) -> Node | None:
 def memory_chain(node: Node) -> Iterator[Node]:
     """Yield a tensor and those whose memory it is a view of, up to the owner; an item of several views is one of them.
 
-    A view whose source is not known, see `viewed`, counts as the owner.
+    A view whose source is not known, see `viewed_argument_of`, counts as the owner.
     """
     source: Node | None = node
     while source is not None:
         if isinstance(source.meta.get(META_VALUE), torch.Tensor):
             yield source
         try:
-            source = viewed(source)
+            source = viewed_argument_of(source)
         except NotSimple:
             return
 

@@ -165,7 +165,7 @@ def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:
     return copied
 
 
-def extracted(
+def extract_graph(
     placeholders: Iterable[Node],
     nodes: Iterable[Node],
     results: Iterable[Node],

@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 
-from delegate.edge.build import inherited, make_like
+from delegate.edge.build import inherit_meta, make_like
 from delegate.edge.decompose import Decomposer
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import arguments, op_name, tensor
@@ -56,7 +56,7 @@ def _dense(module: GraphModule, node: Node) -> Node:
         return math_attention(*filled[0], **filled[1])
 
     dense = module.graph.call_function(attend, tuple(operands))
-    dense.meta = {**inherited(node), META_VALUE: node.meta[META_VALUE]}
+    dense.meta = {**inherit_meta(node), META_VALUE: node.meta[META_VALUE]}
     return dense
 
 
@@ -94,10 +94,10 @@ def _lower(node: Node) -> None:
     start = [make_like(node, aten.select.int, (s, 0, 0), {}) for s in inputs]
     rest = [make_like(node, aten.slice.Tensor, (s, 0, 1), {}) for s in inputs]
     scan = node.graph.call_function(torch.ops.higher_order.scan, (body, start, rest, captured))
-    scan.meta = inherited(node)
+    scan.meta = inherit_meta(node)
     scan.meta[META_VALUE] = tuple(tensor(n) for n in (*start, *rest))
     results = [
-        make_like(node, aten.cat.default, ([first, _picked(scan, len(inputs) + i)],), {})
+        make_like(node, aten.cat.default, ([first, _pick(scan, len(inputs) + i)],), {})
         for i, first in enumerate(firsts)
     ]
     for user in list(node.users):
@@ -106,9 +106,9 @@ def _lower(node: Node) -> None:
     node.graph.erase_node(node)
 
 
-def _picked(scan: Node, position: int) -> Node:
+def _pick(scan: Node, position: int) -> Node:
     picked = scan.graph.call_function(operator.getitem, (scan, position))
-    picked.meta = inherited(scan)
+    picked.meta = inherit_meta(scan)
     picked.meta[META_VALUE] = scan.meta[META_VALUE][position]
     return picked
 
@@ -150,7 +150,7 @@ def _select_scatter(node: Node) -> Node:
 def _place(node: Node) -> Node:
     """Return the index as a tensor of one element."""
     index = node.graph.call_function(aten.full.default, ([1], arguments(node)["index"]), {"dtype": torch.int64})
-    index.meta = {**inherited(node), META_VALUE: tensor(node).new_empty([1], dtype=torch.int64)}
+    index.meta = {**inherit_meta(node), META_VALUE: tensor(node).new_empty([1], dtype=torch.int64)}
     return index
 
 

@@ -83,7 +83,7 @@ def known_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
         yield from (f"axiom {expr}" for expr in environment.axioms)
 
 
-def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
+def key_of_exported(programs: Mapping[str, ExportedProgram]) -> str:
     """Return a digest of exported programs by method: graphs, signatures, sizes, bytes of weights, shared memory.
 
     It includes facts of nodes that only reports show (source line, module).
@@ -91,7 +91,7 @@ def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
     Raises:
         NotCacheable: a program has operators or classes of others, which may differ although their text is equal.
     """
-    held = {name: _held(ep) for name, ep in programs.items()}
+    held = {name: _constants_of(ep) for name, ep in programs.items()}
     digests = digests_of(value for tensors in held.values() for value in tensors.values())
     storages: dict[int, int] = {}
     described = []
@@ -104,7 +104,7 @@ def exported_key(programs: Mapping[str, ExportedProgram]) -> str:
     return hashlib.sha256(repr(described).encode(errors="surrogatepass")).hexdigest()
 
 
-def _held(ep: ExportedProgram) -> dict[str, torch.Tensor]:
+def _constants_of(ep: ExportedProgram) -> dict[str, torch.Tensor]:
     """Return the parameters, buffers and constants of a program, by their names in the module."""
     held = _constants(ep)
     if not all(type(value) in (torch.Tensor, Parameter) for value in held.values()):

@@ -98,7 +98,7 @@ def symbolic_numbers(value: Any) -> list[Any]:
     return [value] if isinstance(value, SYMBOLIC) else []
 
 
-def introduced_symbols(node: Node) -> set[Any]:
+def new_symbols(node: Node) -> set[Any]:
     """Return the symbols of sizes that depend on data, and that the node's inputs do not have."""
     known = symbolic_numbers([source.meta.get(META_VALUE) for source in node.all_input_nodes])
     own = symbolic_numbers(node.meta.get(META_VALUE))

@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 
 from delegate.edge.build import fake_result
 from delegate.edge.graphs import NUMBER_ASSERTION
-from delegate.edge.node import SYMBOLIC, arguments, describe, introduced_symbols, op_name, symbolic_numbers, tensor
+from delegate.edge.node import SYMBOLIC, arguments, describe, new_symbols, op_name, symbolic_numbers, tensor
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import HigherOrderOperator, OpOverload, ValueRanges
 
@@ -48,7 +48,7 @@ def open_sizes(graph: Graph, ranges: Ranges) -> tuple[Ranges, tuple[str, ...]]:
     assumed: dict[Any, ShapeEnv] = {}
     notes = []
     for node in graph.nodes:
-        if sizes := dict(_assumed_sizes(node, ranges, assumed.keys())):
+        if sizes := dict(_find_assumed_sizes(node, ranges, assumed.keys())):
             assumed |= sizes
             notes.append(_NOTE.format(node=describe(node)))
     opened: dict[Any, ValueRanges[Any]] = {}
@@ -62,10 +62,10 @@ def open_sizes(graph: Graph, ranges: Ranges) -> tuple[Ranges, tuple[str, ...]]:
     return {**ranges, **opened}, tuple(notes)
 
 
-def _assumed_sizes(node: Node, ranges: Ranges, assumed: Set[Any]) -> Iterator[tuple[Any, ShapeEnv]]:
+def _find_assumed_sizes(node: Node, ranges: Ranges, assumed: Set[Any]) -> Iterator[tuple[Any, ShapeEnv]]:
     """Yield the symbols that a node introduces with a minimum that is not the model's, with their shape environment."""
     sizes = [n for n in symbolic_numbers(node.meta.get(META_VALUE)) if _is_unknown(n) and _least(n, ranges) == _ASSUMED]
-    if not sizes or introduced_symbols(node).isdisjoint(size.node.expr for size in sizes):
+    if not sizes or new_symbols(node).isdisjoint(size.node.expr for size in sizes):
         return
     if isinstance(node.target, HigherOrderOperator):  # its sizes are those of its bodies
         inputs = symbolic_numbers([source.meta.get(META_VALUE) for source in node.all_input_nodes])

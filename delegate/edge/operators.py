@@ -96,7 +96,7 @@ def functional_operators() -> Iterator[str]:
 def decomposition(name: str) -> tuple[str, ...]:
     """Return the core operators that a compound one becomes on example inputs, each once; empty if no inputs fit."""
     op = _overload(name)
-    return () if op is None else next((operators for args in _examples(op) if (operators := _traced(op, args))), ())
+    return () if op is None else next((operators for args in _examples(op) if (operators := _trace(op, args))), ())
 
 
 def _overload(name: str) -> OpOverload | None:
@@ -120,7 +120,7 @@ def _relative(op: OpOverload, packet: Any, kind: str) -> str:
     return ""
 
 
-def _traced(op: OpOverload, args: list[Any]) -> tuple[str, ...]:
+def _trace(op: OpOverload, args: list[Any]) -> tuple[str, ...]:
     """Return the operators that make_fx traces; empty if the operator does not accept these arguments."""
     logging.disable(logging.CRITICAL)  # torch logs every failure of a fake tensor
     try:

@@ -56,7 +56,7 @@ def export(module: torch.nn.Module | str | os.PathLike[str], inputs: tuple[Any, 
     return export_module(_module(module), inputs, _name(module))
 
 
-def exported_programs(model: Any) -> dict[str, ExportedProgram]:
+def read_programs(model: Any) -> dict[str, ExportedProgram]:
     """Return the exported programs of a model, by method name.
 
     Args:
@@ -71,8 +71,8 @@ def exported_programs(model: Any) -> dict[str, ExportedProgram]:
         bad = next((name for name in model if not isinstance(name, str) or not name), None)
         if bad is not None:
             raise ExportError(f"{bad!r} is not a valid name of a method", remedy="use non-empty strings")
-        return {name: _exported_program(part, name) for name, part in model.items()}
-    return {"forward": _exported_program(model, "forward")}
+        return {name: _read_exported(part, name) for name, part in model.items()}
+    return {"forward": _read_exported(model, "forward")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class WeakModel:
 
     @classmethod
     def of(cls, model: Model) -> WeakModel:
-        """Refer to a model that `exported_programs` accepts."""
+        """Refer to a model that `read_programs` accepts."""
         methods = model if isinstance(model, Mapping) else {"forward": model}
         return cls({name: _weak(method) for name, method in methods.items()})
 
@@ -97,7 +97,7 @@ class WeakModel:
         Raises:
             ExportError: an exported program has been freed, or a file cannot be read.
         """
-        return {name: _exported_program(self._method(name), name) for name in self.methods}
+        return {name: _read_exported(self._method(name), name) for name in self.methods}
 
     def _method(self, name: str) -> Exported:
         method = self.methods[name]
@@ -134,7 +134,7 @@ def _name(model: Any) -> str:
     return str(getattr(model, "original_name", type(model).__name__))
 
 
-def _exported_program(model: Any, name: str) -> ExportedProgram:
+def _read_exported(model: Any, name: str) -> ExportedProgram:
     if isinstance(model, ExportedProgram):
         return model
     if isinstance(model, str | os.PathLike):
@@ -174,13 +174,13 @@ def _load(path: Path) -> ExportedProgram:
         return torch.export.load(path)
     except Exception as error:
         what, remedy = f"torch cannot read {path}: {first_line(error)}", _SAVED
-        if unknown := _unregistered(path):
+        if unknown := _find_unregistered(path):
             what = f"{path} has inputs or results of classes that are not registered: {', '.join(unknown)}"
             remedy = _REGISTER
         raise ExportError(what, remedy=remedy) from error
 
 
-def _unregistered(path: Path) -> list[str]:
+def _find_unregistered(path: Path) -> list[str]:
     """Return the classes of a program's inputs and results that are not registered with torch's pytree here."""
     with contextlib.suppress(OSError, ValueError, LookupError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
         graphs = [name for name in archive.namelist() if "/models/" in name and name.endswith(".json")]
@@ -256,10 +256,10 @@ _REMEDY = "rewrite that part of the model, or export the module from which the T
 
 def is_torchscript(path: Path) -> bool:
     """Return true if a file is of `torch.jit.save`, without loading it."""
-    return any(name.startswith("code/") and name.endswith(".py") for name in archived_names(path) or ())
+    return any(name.startswith("code/") and name.endswith(".py") for name in list_archive(path) or ())
 
 
-def archived_names(path: Path) -> list[str] | None:
+def list_archive(path: Path) -> list[str] | None:
     """Return the names in a file of torch without their folder; None if it is not an archive that can be read."""
     try:
         with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
@@ -292,7 +292,7 @@ def _convert_torchscript(module: torch.jit.ScriptModule, inputs: tuple[Any, ...]
     """
     with _without_deprecation_warnings():
         spec = pytree.tree_structure(_run(module, inputs, name))
-        converted = _converted(module, inputs, name)
+        converted = _convert(module, inputs, name)
         try:
             exported = torch.export.export(converted.module(), inputs)  # all sizes that may vary do in `converted`
         except Exception as error:
@@ -321,7 +321,7 @@ def _run(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> 
         raise ExportError(what, remedy="pass example inputs that the module accepts") from error
 
 
-def _converted(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
+def _convert(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
     converter = None
     try:
         converter = TS2EPConverter(module, inputs)

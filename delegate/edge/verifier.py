@@ -111,7 +111,7 @@ def _has_value(node: Node) -> bool:
     return node.op in ("output", "get_attr") or META_VALUE in node.meta
 
 
-def _supported_dtypes(node: Node) -> bool:
+def _find_unsupported_dtypes(node: Node) -> bool:
     return all(dtype_of(t.dtype) is not None for t in tensors(node))
 
 
@@ -149,7 +149,9 @@ _FUNCTIONAL = (
 _EDGE = (
     *_FUNCTIONAL,
     DialectRule(
-        "tensors must have dtypes that programs support", "cast to a supported dtype in the model", _supported_dtypes
+        "tensors must have dtypes that programs support",
+        "cast to a supported dtype in the model",
+        _find_unsupported_dtypes,
     ),
     DialectRule("tensors must be dense", "convert sparse tensors in the model", _dense),
 )
@@ -197,7 +199,7 @@ def is_core(op: OpOverload) -> bool:
     return torch.Tag.core in op.tags
 
 
-def _undecomposed(op: OpOverload) -> bool:
+def _stays_whole(op: OpOverload) -> bool:
     """Return true for core ATen, and for operators without a decomposition in torch."""
     return is_core(op) or not is_composite(op)
 
@@ -224,7 +226,7 @@ def edge_dialect(preserve_ops: Set[str] | None = None) -> Dialect:
     """Return the edge dialect: core ATen and these preserved operators; None: any operator may be preserved."""
     if preserve_ops is None:
         return Dialect("edge", _EDGE, _any)
-    return Dialect("edge", _EDGE, lambda op: str(op) in preserve_ops or _undecomposed(op))
+    return Dialect("edge", _EDGE, lambda op: str(op) in preserve_ops or _stays_whole(op))
 
 
 def verify(program: EdgeProgram, preserve_ops: Set[str] | None = None) -> None:

@@ -14,7 +14,7 @@ from delegate.edge.node import nbytes
 from delegate.emit.tables import SharedTables
 from delegate.memory.storage import UNPLANNED
 from delegate.partitioner.extraction import LoweredProgram
-from delegate.program.instructions import reads, refs, renumbered, renumbered_arg, walk
+from delegate.program.instructions import reads, refs, renumber, renumber_arg, walk
 from delegate.program.model import (
     COPY_ACROSS,
     Block,
@@ -125,7 +125,7 @@ class _MemoryAssigner:
         return self._method._replace(
             values=tuple(values),
             instructions=(*self._upload(inputs), *self._instructions(self._method.instructions)),
-            outputs=tuple(renumbered_arg(o, self._on_host) for o in self._method.outputs),
+            outputs=tuple(renumber_arg(o, self._on_host) for o in self._method.outputs),
             arenas=(-1,) * (1 + max(used)),
         )
 
@@ -154,7 +154,7 @@ class _MemoryAssigner:
 
     def _instruction(self, call: Instruction) -> Instruction:
         if isinstance(call, KernelCall):
-            return renumbered(call, self._on_host)
+            return renumber(call, self._on_host)
         if isinstance(call, DelegateCall):
             space = self._spaces[call.delegate]
             return call._replace(inputs=tuple(self._reachable(i, space) for i in call.inputs))

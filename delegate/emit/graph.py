@@ -354,14 +354,14 @@ class GraphEmitter:
             LoweringError: programs cannot compute the number.
         """
         if not isinstance(number, Node):
-            return self._filled(number, _DTYPES[type(number)], user)
+            return self._fill(number, _DTYPES[type(number)], user)
         value = number.meta["val"]
         if isinstance(value, torch.Tensor) or number in self._indices:
             return self.value(number)
         if not isinstance(value, SYMBOLIC):
-            return self._filled(value, _DTYPES[type(value)], user)
+            return self._fill(value, _DTYPES[type(value)], user)
         if not self._is_computed(number):
-            return self._filled(self.tables.symbols.number(value, describe(user)), _DTYPES[type(value)], user)
+            return self._fill(self.tables.symbols.number(value, describe(user)), _DTYPES[type(value)], user)
         if number.op == "placeholder":
             return self.value(number)
         index = self._item(number) if op_name(number) in ELEMENTS else self._arithmetic(number)
@@ -409,7 +409,7 @@ class GraphEmitter:
         self.kernel_call("aten.expand.default", (Ref(index), sizes, False), tuple(expanded), node)
         self.place(node, expanded)
 
-    def _filled(self, number: int | float | Expr, dtype: DType, user: Node) -> int:
+    def _fill(self, number: int | float | Expr, dtype: DType, user: Node) -> int:
         index = self.tables.add(Value("number", dtype, (), UNPLANNED))
         self.kernel_call("aten.full.default", ((), number, dtype, None, None, None), (index,), user)
         return index

@@ -68,7 +68,9 @@ def guards(
     for condition in conditions:
         try:
             expr = (
-                _Reader(inputs, symbols).read(condition) if isinstance(condition, str) else _known(condition, symbols)
+                _Reader(inputs, symbols).read(condition)
+                if isinstance(condition, str)
+                else _read_assertion(condition, symbols)
             )
         except (_Foreign, LoweringError) as why:
             warn(f"the program does not check this assumption of the export: {condition} ({why})")
@@ -78,7 +80,7 @@ def guards(
             yield expr
 
 
-def _known(condition: Any, symbols: MethodSymbols) -> Expr | None:
+def _read_assertion(condition: Any, symbols: MethodSymbols) -> Expr | None:
     """Return the model's assertion as an expression; None if its numbers are only in tensors."""
     expr = symbols.number(condition) if symbols.knows(condition) else None
     return expr if isinstance(expr, Expr) else None
@@ -100,7 +102,7 @@ class _Reader:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
             return Expr(Op.FLOAT if isinstance(node.value, float) else Op.CONST, node.value)
         if isinstance(node, ast.UnaryOp):
-            return self._signed(node)
+            return self._with_sign(node)
         if isinstance(node, ast.BinOp):
             return self._chain(node.op, [node.left, node.right])
         if isinstance(node, ast.BoolOp):
@@ -111,7 +113,7 @@ class _Reader:
             return reduce(lambda a, b: Expr(Op.AND, 0, (a, b)), parts)
         return self._term(node)
 
-    def _signed(self, node: ast.UnaryOp) -> Expr:
+    def _with_sign(self, node: ast.UnaryOp) -> Expr:
         expr = self._expr(node.operand)
         if isinstance(node.op, ast.Not):
             return Expr(Op.NOT, 0, (expr,))

@@ -57,7 +57,7 @@ class _MethodEmitter:
         ]
         names = [i.name for i in self.edge.inputs]
         self.tables = Tables(MethodSymbols(self.examples, self.edge.range_constraints, names), shared, kernels)
-        self.graph = GraphEmitter(self.tables, lowered.delegates, self._placed, reads_data=True)
+        self.graph = GraphEmitter(self.tables, lowered.delegates, self._place_value, reads_data=True)
         self.input_values: dict[Node, int] = {}
 
     def emit(self) -> MethodDefinition:
@@ -107,7 +107,7 @@ class _MethodEmitter:
         self.input_values[node] = self.tables.define(node, Storage(StorageKind.INPUT, number))[0]
         return Input(leaf.name, self.input_values[node])
 
-    def _placed(self, node: Node) -> int:
+    def _place_value(self, node: Node) -> int:
         """Return the value of a placeholder; values of constants and states are added when first used."""
         if node in self.input_values:
             return self.input_values[node]

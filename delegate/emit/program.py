@@ -14,8 +14,8 @@ from torch.fx import Graph, GraphModule, Node
 from delegate.backends.aot import Region
 from delegate.common.user_warnings import warn_user
 from delegate.edge.decompose import compound_nodes, decompose
-from delegate.edge.graphs import drop_unused, extracted
-from delegate.edge.node import dtype_of, introduced_symbols, op_name, tensors
+from delegate.edge.graphs import drop_unused, extract_graph
+from delegate.edge.node import dtype_of, new_symbols, op_name, tensors
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.edge.torch_private import pytree
 from delegate.emit.device_memory import assign_device_memory
@@ -23,7 +23,7 @@ from delegate.emit.method import emit_method
 from delegate.emit.tables import SharedTables
 from delegate.errors import LoweringError
 from delegate.kernels.selection import Kernels
-from delegate.memory.size_bounds import planned_at_bounds
+from delegate.memory.size_bounds import plan_at_bounds
 from delegate.memory.storage import assign_storage
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import MethodDefinition, Program
@@ -71,8 +71,8 @@ def emit(
         spaces=tuple(shared.spaces),
     )
     planned = program._replace(
-        methods=tuple(_planned(program, m, kernels) for m in emitted),
-        fallbacks=tuple(_planned(program, m, kernels) for m in fallbacks),
+        methods=tuple(_plan_memory(program, m, kernels) for m in emitted),
+        fallbacks=tuple(_plan_memory(program, m, kernels) for m in fallbacks),
     )
     verify(planned)
     for sentence in shared.warnings:
@@ -102,11 +102,11 @@ def _fallbacks(
     return fallbacks
 
 
-def _planned(program: Program, method: MethodDefinition, kernels: Kernels) -> MethodDefinition:
+def _plan_memory(program: Program, method: MethodDefinition, kernels: Kernels) -> MethodDefinition:
     if depends_on_data(method):
         return method
     if method.symbols:
-        return planned_at_bounds(program, method, kernels)
+        return plan_at_bounds(program, method, kernels)
     plan = assign_storage(program, method, kernels, {})
     values = tuple(v._replace(storage=s) for v, s in zip(method.values, plan.storages, strict=True))
     return method._replace(values=values, arenas=plan.arenas)
@@ -140,7 +140,7 @@ def emit_fallback(
 
 def _program(region: Region, ranges: Mapping[Any, Any]) -> EdgeProgram:
     """Return a copy of the region as a program; constants come first, as in every program."""
-    graph, _ = extracted((*region.constants, *region.inputs), region.calls, region.outputs)
+    graph, _ = extract_graph((*region.constants, *region.inputs), region.calls, region.outputs)
     return EdgeProgram(
         name=region.name,
         graph_module=GraphModule({}, graph),
@@ -158,7 +158,7 @@ def _program(region: Region, ranges: Mapping[Any, Any]) -> EdgeProgram:
 def has_kernel(node: Node, kernels: Kernels) -> bool:
     """Return if a kernel without torch runs the node's operator on its dtypes."""
     dtypes = {d for n in (node, *node.all_input_nodes) for t in tensors(n) if (d := dtype_of(t.dtype))}
-    kernel = kernels.torch_free.find(op_name(node), dtypes, allocates=bool(introduced_symbols(node)))
+    kernel = kernels.torch_free.find(op_name(node), dtypes, allocates=bool(new_symbols(node)))
     # A view is made before a call, and so of one tensor alone: `expand_as` becomes `expand`.
     return kernel is not None and not (kernel.is_view and len([n for n in node.all_input_nodes if tensors(n)]) > 1)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from delegate.kernels.erf import erf
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
-from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of, blocked, blocks, level, put
+from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of, blocks, by_blocks, level, put
 from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL, TABLE, UNSIGNED
 from delegate.program.dtypes import DType
 
@@ -16,7 +16,7 @@ _FLOATS = WIDE | INT | BOOL  # results of integers and bools are floats
 
 
 @TABLE.kernel("aten.relu.default", in_place=True)
-@blocked
+@by_blocks
 def relu(x: Array, *, out: Array) -> None:
     np.maximum(x, level(0, out), out=out)
 
@@ -27,13 +27,13 @@ def relu6(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.hardtanh.default", in_place=True)
-@blocked
+@by_blocks
 def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
     np.minimum(np.maximum(x, level(low, out), out=out), level(high, out), out=out)
 
 
 @TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS | COMPLEX | UNSIGNED)
-@blocked
+@by_blocks
 def sigmoid(x: Array, *, out: Array) -> None:
     """Compute 1 / (1 + exp(-x))."""
     np.negative(x, out=out)
@@ -43,7 +43,7 @@ def sigmoid(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.silu.default", dtypes=WIDE | COMPLEX, whole=True)
-@blocked
+@by_blocks
 def silu(x: Array, *, out: Array) -> None:
     """Compute x / (1 + exp(-x))."""
     np.negative(x, out=out)
@@ -67,7 +67,7 @@ def _gelu_erf(x: Array, *, out: Array) -> None:
     (_gelu_single if out.dtype == np.float32 else _gelu_double)(x, out=out)
 
 
-@blocked
+@by_blocks
 def _gelu_single(x: Array, *, out: Array) -> None:
     """Compute x * P as x / (1 + exp(log(1 / P - 1)))."""
     square = x * x
@@ -85,7 +85,7 @@ def _gelu_single(x: Array, *, out: Array) -> None:
     np.divide(x, out, out=out)
 
 
-@blocked
+@by_blocks
 def _gelu_double(x: Array, *, out: Array) -> None:
     half = x * 0.5
     erf(x * math.sqrt(0.5), out=out)
@@ -93,7 +93,7 @@ def _gelu_double(x: Array, *, out: Array) -> None:
     np.multiply(out, half, out=out)
 
 
-@blocked
+@by_blocks
 def _gelu_tanh(x: Array, *, out: Array) -> None:
     """Compute x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))."""
     np.square(x, out=out)
@@ -107,7 +107,7 @@ def _gelu_tanh(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.hardsigmoid.default", dtypes=WIDE, whole=True)
-@blocked
+@by_blocks
 def hardsigmoid(x: Array, *, out: Array) -> None:
     """Compute min(max(x + 3, 0), 6) / 6."""
     np.add(x, 3, out=out)
@@ -116,7 +116,7 @@ def hardsigmoid(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.hardswish.default", dtypes=WIDE, whole=True)
-@blocked
+@by_blocks
 def hardswish(x: Array, *, out: Array) -> None:
     """Compute x * min(max(x + 3, 0), 6) / 6."""
     np.add(x, 3, out=out)
@@ -126,7 +126,7 @@ def hardswish(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.softplus.default", dtypes=WIDE, whole=True)
-@blocked
+@by_blocks
 def softplus(x: Array, beta: float, threshold: float, *, out: Array) -> None:
     """Compute log(1 + exp(beta * x)) / beta, or x if beta * x is above the threshold."""
     np.multiply(x, beta, out=out)
@@ -138,7 +138,7 @@ def softplus(x: Array, beta: float, threshold: float, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.mish.default", dtypes=WIDE, whole=True)
-@blocked
+@by_blocks
 def mish(x: Array, *, out: Array) -> None:
     """Compute x * tanh(log(1 + exp(x))) as x * n / (n + 2) with n = exp(x) * (exp(x) + 2); above 40 it is x."""
     np.minimum(x, level(40, out), out=out)
@@ -149,7 +149,7 @@ def mish(x: Array, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.log_sigmoid.default", dtypes=WIDE, whole=True)
-@blocked
+@by_blocks
 def log_sigmoid(x: Array, *, out: Array) -> None:
     """Compute min(x, 0) - log(1 + exp(-|x|))."""
     np.abs(x, out=out)
@@ -168,7 +168,7 @@ def log_sigmoid_forward(x: Array, *, out: tuple[Array, Array]) -> None:
 
 
 @TABLE.kernel("aten.elu.default", dtypes=WIDE)
-@blocked
+@by_blocks
 def elu(x: Array, alpha: float, scale: float, input_scale: float, *, out: Array) -> None:
     """Compute scale * alpha * (exp(input_scale * x) - 1) for negative x, else scale * x, as the sum of both parts."""
     with np.errstate(over="ignore"):
@@ -207,7 +207,7 @@ def celu(x: Array, alpha: float, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.leaky_relu.default", dtypes=WIDE)
-@blocked
+@by_blocks
 def leaky_relu(x: Array, negative_slope: float, *, out: Array) -> None:
     """Compute the larger of x and its multiple, or the smaller if the slope is steeper than 1."""
     if negative_slope == 0 or not math.isfinite(negative_slope):
@@ -272,7 +272,7 @@ def hardshrink_bfloat16(bits: Array, lambd: float, *, out: Array) -> None:
 
 
 @TABLE.kernel("aten.softshrink.default", dtypes=WIDE, whole=True)
-@blocked
+@by_blocks
 def softshrink(x: Array, lambd: float, *, out: Array) -> None:
     """Subtract from x its part within [-lambd, lambd]."""
     np.clip(x, -lambd, lambd, out=out)

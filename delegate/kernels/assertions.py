@@ -43,7 +43,7 @@ def require_numbers(numbers: Sequence[Array | float], condition: str, message: s
         message: The error's message.
     """
     values = [n.item() if isinstance(n, np.ndarray) else n for n in numbers]
-    if not _compiled(condition)(values):
+    if not _compile_condition(condition)(values):
         raise _failure(f"{message}, of {' and '.join(map(str, values))}")
 
 
@@ -52,7 +52,7 @@ def _failure(message: str) -> InputError:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(condition: str) -> _Compute:
+def _compile_condition(condition: str) -> _Compute:
     """Return the function that computes a condition from its numbers; raise KernelError for other texts."""
     stack: list[_Compute] = []
     try:

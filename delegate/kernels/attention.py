@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
-from delegate.kernels.softmax import exponentials, shifted_exponentials
+from delegate.kernels.softmax import exponentials, write_exponentials
 from delegate.kernels.table import BOOL, FLOAT, TABLE
 from delegate.program.dtypes import DType
 
@@ -103,7 +103,7 @@ def _attend(
             weights = np.empty_like(scores)
             sums = exponentials(scores, scores.ndim - 1, weights)
         else:
-            shift, sums = shifted_exponentials(scores, scores.ndim - 1, weights := scores)
+            shift, sums = write_exponentials(scores, scores.ndim - 1, weights := scores)
             logsumexp[index] = (shift + np.log(sums))[..., 0]
         if dropout:
             weights *= (TABLE.generator.random(weights.shape) >= dropout) / (1 - dropout)

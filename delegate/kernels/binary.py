@@ -14,7 +14,7 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels import short_rows
 from delegate.kernels.half_precision import HALF, Array, Rounding, exact, stepwise_kernel
-from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, blocked, cast, level, result_type
+from delegate.kernels.operands import WIDE, WIDE_COMPLEX, Operand, by_blocks, cast, level, result_type
 from delegate.kernels.table import ANY, BOOL, COMPLEX, INT, REAL, TABLE, UNSIGNED
 from delegate.program.dtypes import DType
 
@@ -120,7 +120,7 @@ def _extremum(ufunc: np.ufunc, a: Operand, b: Operand, *, out: Array) -> None:
         short_rows.apply(ufunc, a, b, out)
 
 
-@blocked
+@by_blocks
 def _with_number(x: Array, ufunc: np.ufunc, number: float, *, out: Array) -> None:
     ufunc(x, level(number, out), out=out)
 
@@ -336,7 +336,7 @@ def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) ->
         np.minimum(x, cast(high, out.dtype), out=out)
 
 
-@blocked
+@by_blocks
 def _clamp_numbers(x: Array, low: float | None, high: float | None, *, out: Array) -> None:
     if low is not None:
         x = np.maximum(x, level(low, out), out=out)

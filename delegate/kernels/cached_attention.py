@@ -201,7 +201,7 @@ def _attend_groups(
     sums = _exponentiate(weights)
     if value_scales is not None:
         np.multiply(weights, value_scales, out=weights)
-    np.divide(_weighted_sums(weights, cache[1], first, end), sums, out=out)
+    np.divide(_sum_by_weights(weights, cache[1], first, end), sums, out=out)
 
 
 def _scores(query: Array, keys: Array, first: int, end: int) -> Array:
@@ -215,7 +215,7 @@ def _scores(query: Array, keys: Array, first: int, end: int) -> Array:
     return scores[..., 0]
 
 
-def _weighted_sums(weights: Array, values: Array, first: int, end: int) -> Array:
+def _sum_by_weights(weights: Array, values: Array, first: int, end: int) -> Array:
     """Sum values by weights (groups, m, end - first) -> (groups, m, V)."""
     parts: list[Array] = []
     for block, entries in _blocks(values[:, first:end], weights):

@@ -9,7 +9,7 @@ import numpy as np
 from delegate.kernels import views
 from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.half_precision import Array
-from delegate.kernels.indexing import advanced
+from delegate.kernels.indexing import to_numpy_index
 from delegate.kernels.operands import axis_of
 from delegate.kernels.table import ANY, FLOAT, INT, REAL, TABLE
 from delegate.program.dtypes import DType
@@ -34,7 +34,7 @@ def masked_select(x: Array, mask: Array) -> Array:
 @TABLE.allocating("aten.index.Tensor", "aten._unsafe_index.Tensor", dtypes=ANY)
 def index_tensor(x: Array, indices: Sequence[Array | None]) -> Array:
     """Return `x` at indices, which may be masks."""
-    return np.array(x[advanced(indices)], order="C")
+    return np.array(x[to_numpy_index(indices)], order="C")
 
 
 @TABLE.allocating("aten.repeat_interleave.Tensor", dtypes={DType.int32, DType.int64})

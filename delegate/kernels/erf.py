@@ -125,10 +125,10 @@ def _erf_single(x: Array, out: Array) -> None:
 
 def _erfc_positive(x: Array, series: Array) -> Array:
     """Compute erfc where x >= 0, also for NaN and infinity."""
-    return np.asarray(_scaled_positive(x, series) * np.exp(-x * x))
+    return np.asarray(_compute_scaled_positive(x, series) * np.exp(-x * x))
 
 
-def _scaled_positive(x: Array, series: Array) -> Array:
+def _compute_scaled_positive(x: Array, series: Array) -> Array:
     """Compute erfc(x) * exp(x**2) where x >= 0."""
     share = 6 / (3 + x)
     return np.asarray(polynomial(series, share - 1) * share / 2)
@@ -136,7 +136,7 @@ def _scaled_positive(x: Array, series: Array) -> Array:
 
 def erfcx(x: Array) -> Array:
     """Compute erfc(x) * exp(x**2) in float64; infinite on overflow."""
-    positive = _scaled_positive(np.abs(x), _OF_LARGE)
+    positive = _compute_scaled_positive(np.abs(x), _OF_LARGE)
     return np.asarray(np.where(x < 0, 2 * np.exp(x * x) - positive, positive))
 
 

@@ -106,7 +106,7 @@ def take(x: Array, index: Array, *, out: Array) -> None:
     np.copyto(out, x.reshape(-1)[check_indices(index, x.size, negative=True)])
 
 
-def advanced(indices: Sequence[Array | None]) -> tuple[Any, ...]:
+def to_numpy_index(indices: Sequence[Array | None]) -> tuple[Any, ...]:
     """Return the NumPy index of torch's list of indices, where bytes are masks."""
     return tuple(slice(None) if i is None else i.astype(bool) if i.dtype == np.uint8 else i for i in indices)
 
@@ -114,7 +114,7 @@ def advanced(indices: Sequence[Array | None]) -> tuple[Any, ...]:
 @TABLE.kernel("aten.index.Tensor", "aten._unsafe_index.Tensor", dtypes=ANY)
 def index_tensor(x: Array, indices: Sequence[Array | None], *, out: Array) -> None:
     """Index x: indices broadcast, None selects all of a dimension, and bools are masks."""
-    np.copyto(out, x[advanced(indices)])
+    np.copyto(out, x[to_numpy_index(indices)])
 
 
 @TABLE.kernel("aten.index_put.default", "aten._unsafe_index_put.default", dtypes=_SUMS | HALF, in_place=True)
@@ -127,7 +127,7 @@ def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumula
     if accumulate:
         _accumulate(out, indices, values)
     else:
-        out[advanced(indices)] = values
+        out[to_numpy_index(indices)] = values
 
 
 def _accumulate(out: Array, indices: Sequence[Array | None], values: Array) -> None:
@@ -135,7 +135,7 @@ def _accumulate(out: Array, indices: Sequence[Array | None], values: Array) -> N
     present = [i for i in indices if i is not None]
     first = len(present) and all(i is not None for i in indices[: len(present)])
     if not first or any(i.dtype.kind != "i" for i in present) or not out.size:
-        combine_at(np.add, out, advanced(indices), values)
+        combine_at(np.add, out, to_numpy_index(indices), values)
         return
     places = np.zeros((), np.int64)
     for index, size in zip(present, out.shape, strict=False):

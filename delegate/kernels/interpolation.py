@@ -29,7 +29,7 @@ _MAX_BITS = 22  # of the fraction of an integer weight
 Taps = tuple[Array, Array]  # (size, taps) places in the input and their weights, for every place of the output
 
 
-def _used(size: int, count: int, scale: float | None) -> float | None:
+def _used_scale(size: int, count: int, scale: float | None) -> float | None:
     """Return the scale of an axis; None if its size stays: then torch ignores it, but in cubic kernels."""
     return None if size == count else scale
 
@@ -47,7 +47,7 @@ def _centers(size: int, count: int, scale: float | None, align_corners: bool, dt
 
 
 def _linear(size: int, count: int, scale: float | None, align_corners: bool, dtype: np.dtype[Any]) -> Taps:
-    center = np.maximum(_centers(size, count, _used(size, count, scale), align_corners, dtype), 0)
+    center = np.maximum(_centers(size, count, _used_scale(size, count, scale), align_corners, dtype), 0)
     low = np.minimum(center.astype(np.int64), size - 1)
     share = center - low
     return np.stack([low, np.minimum(low + 1, size - 1)], 1), np.stack([1 - share, share], 1)
@@ -72,7 +72,7 @@ def _triangle(x: Array) -> Array:
     return (1 - x).clip(0)
 
 
-def _antialiased(
+def _antialiasing_taps(
     support: float,
     kernel: Callable[[Array], Array],
     size: int,
@@ -104,7 +104,7 @@ def _windows(
 
     All are (count, taps). A kernel is `support` wide on each side, and stretched with `antialias` if the image shrinks.
     """
-    scale = _used(size, count, scale)
+    scale = _used_scale(size, count, scale)
     free = 1 / scale if scale else size / count
     ratio = (size - 1) / max(count - 1, 1) * (count > 1) if align_corners else free
     stretch, shift = max(ratio, 1.0) if antialias else 1.0, 0.5 if align_corners and not antialias else 0.0
@@ -288,8 +288,8 @@ _INTERPOLATED: dict[str, tuple[int, Callable[..., Taps]]] = {
     "upsample_bilinear2d": (2, _linear),
     "upsample_trilinear3d": (3, _linear),
     "upsample_bicubic2d": (2, _cubic),
-    "_upsample_bilinear2d_aa": (2, partial(_antialiased, 1.0, _triangle)),
-    "_upsample_bicubic2d_aa": (2, partial(_antialiased, 2.0, partial(_cubic_kernel, a=-0.5))),
+    "_upsample_bilinear2d_aa": (2, partial(_antialiasing_taps, 1.0, _triangle)),
+    "_upsample_bicubic2d_aa": (2, partial(_antialiasing_taps, 2.0, partial(_cubic_kernel, a=-0.5))),
 }
 _BYTES: dict[str, tuple[int, Callable[[Array], Array], bool]] = {
     "upsample_bilinear2d": (1, _triangle, False),

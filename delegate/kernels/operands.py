@@ -109,7 +109,7 @@ def along(vector: Array, ndim: int, axis: int) -> Array:
     return vector.reshape([-1 if d == place else 1 for d in range(ndim)])
 
 
-def blocked(function: Callable[..., None]) -> Callable[..., None]:
+def by_blocks(function: Callable[..., None]) -> Callable[..., None]:
     """Make an elementwise kernel from `function(x, *parameters, out=...)`, where x has out's dtype.
 
     Large contiguous arrays are computed block by block, so that temporaries stay in the cache.

@@ -95,7 +95,7 @@ def broadcast_in_dim(x: Array, shape: Sequence[int], dims: Sequence[int]) -> Arr
 @TABLE.view("prims.split_dim.default", dtypes=ANY)
 def split_dim(x: Array, dim: int, outer: int) -> Array | None:
     inner = x.shape[dim] // outer if outer else 0
-    return _reshaped(x, (*x.shape[:dim], outer, inner, *x.shape[dim + 1 :]))
+    return _reshape(x, (*x.shape[:dim], outer, inner, *x.shape[dim + 1 :]))
 
 
 @TABLE.view("prims.collapse_view.default", "prims.collapse.default", dtypes=ANY)
@@ -103,10 +103,10 @@ def collapse(x: Array, start: int, end: int) -> Array | None:
     """Join the dimensions start to end, both included."""
     if x.ndim == 0:
         return x.reshape(1)
-    return _reshaped(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
+    return _reshape(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
 
 
-def _reshaped(x: Array, shape: tuple[int, ...]) -> Array | None:
+def _reshape(x: Array, shape: tuple[int, ...]) -> Array | None:
     result = x.view()
     try:
         result.shape = shape

@@ -41,10 +41,10 @@ def exponentials(x: Array, axis: int, out: Array) -> Array:
         sums = _sums(out, axis)
         if np.minimum.reduce(sums, axis=None, initial=math.inf) >= _ENOUGH:
             return sums
-    return shifted_exponentials(x, axis, out)[1]
+    return write_exponentials(x, axis, out)[1]
 
 
-def shifted_exponentials(x: Array, axis: int, out: Array) -> tuple[Array, Array]:
+def write_exponentials(x: Array, axis: int, out: Array) -> tuple[Array, Array]:
     """Write exp(x - shift) to out, where shift is the largest element of each row; return shift and sums.
 
     Reduced axes have size 1. The shift and the sum are 0 for a row of -inf.
@@ -80,7 +80,7 @@ def _softmax(x: Array, axis: int, out: Array) -> None:
 
 def _log_softmax(x: Array, axis: int, out: Array) -> None:
     """Compute x - shift - log(sum); close to 0, all digits depend on the shift."""
-    shift, sums = shifted_exponentials(x, axis, out)
+    shift, sums = write_exponentials(x, axis, out)
     np.subtract(x, shift, out=out)
     np.subtract(out, np.log(sums, out=sums), out=out)
 

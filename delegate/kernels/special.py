@@ -13,7 +13,7 @@ import numpy as np
 
 from delegate.kernels.erf import erfcx, polynomial, upper_quantile
 from delegate.kernels.half_precision import Array
-from delegate.kernels.operands import WIDE, blocked
+from delegate.kernels.operands import WIDE, by_blocks
 from delegate.kernels.table import BOOL, INT, TABLE
 
 _SHIFT = 10  # asymptotic series start here; smaller arguments are moved up by recurrence
@@ -77,4 +77,4 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "erfinv": erfinv, "special_erfinv": erfinv, "special_erfcx": erfcx,
 }  # fmt: skip
 for _name, _function in _UNARY.items():
-    TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE | INT | BOOL)(blocked(partial(in_float64, _function)))
+    TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE | INT | BOOL)(by_blocks(partial(in_float64, _function)))

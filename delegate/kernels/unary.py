@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.kernels.erf import erf, erfc
 from delegate.kernels.half_precision import LARGEST_BFLOAT16, Array, from_bfloat16, to_bfloat16
-from delegate.kernels.operands import WIDE, Operand, blocked, blocks, cast, put
+from delegate.kernels.operands import WIDE, Operand, blocks, by_blocks, cast, put
 from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, INT, REAL, TABLE, UNSIGNED
 from delegate.program.dtypes import DType
 
@@ -44,8 +44,8 @@ for _names, _apply in ((_TO_FLOAT, _convert), (_SAME, _convert), (_TO_BOOL, _dir
     for _name, _ufunc in _names.items():
         TABLE.kernel(f"aten.{_name}.default", dtypes=REAL | COMPLEX | UNSIGNED, in_place=True)(partial(_apply, _ufunc))
 TABLE.kernel("aten.abs.default", dtypes=REAL | COMPLEX, in_place=True)(partial(_direct, np.absolute))
-TABLE.kernel("aten.erf.default", dtypes=WIDE | INT | BOOL | UNSIGNED)(blocked(erf))
-TABLE.kernel("aten.erfc.default", dtypes=WIDE | INT | BOOL | UNSIGNED)(blocked(erfc))
+TABLE.kernel("aten.erf.default", dtypes=WIDE | INT | BOOL | UNSIGNED)(by_blocks(erf))
+TABLE.kernel("aten.erfc.default", dtypes=WIDE | INT | BOOL | UNSIGNED)(by_blocks(erfc))
 
 
 @TABLE.kernel("aten.signbit.default")
@@ -117,7 +117,7 @@ TABLE.kernel("aten.rad2deg.default", dtypes=WIDE | INT | BOOL)(partial(_scale, 1
 
 
 @TABLE.kernel("aten.logit.default", "aten.special_logit.default", dtypes=WIDE | INT | BOOL)
-@blocked
+@by_blocks
 def logit(x: Array, eps: float | None, *, out: Array) -> None:
     """Compute log(x / (1 - x)), after a clamp of x to [eps, 1 - eps] if eps is not None."""
     if eps is not None:

@@ -23,7 +23,7 @@ def along(dim: int, ndim: int, index: Any) -> Any:
     return (*(slice(None),) * normalize_axis_index(dim, ndim), index, ...)
 
 
-def _reshaped(x: Array, shape: Sequence[int]) -> Array | None:
+def _reshape(x: Array, shape: Sequence[int]) -> Array | None:
     try:
         return x.reshape(tuple(shape), copy=False)
     except ValueError:
@@ -40,7 +40,7 @@ def alias(x: Array) -> Array:
 @TABLE.view("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default")
 def view(x: Array, size: Sequence[int], *_stride: Sequence[int]) -> Array | None:
     """Reshape; one size may be -1. Return None if the strides allow no view."""
-    return _reshaped(x, size)
+    return _reshape(x, size)
 
 
 @TABLE.view("aten.view.dtype")
@@ -54,7 +54,7 @@ def view_dtype(x: Array, dtype: DType) -> Array | None:
 
 @TABLE.view("aten.view_as.default", "aten.reshape_as.default")
 def view_as(x: Array, other: Array) -> Array | None:
-    return _reshaped(x, other.shape)
+    return _reshape(x, other.shape)
 
 
 @TABLE.view("aten.permute.default")
@@ -142,18 +142,18 @@ def flatten(x: Array, start: int, end: int) -> Array | None:
     if not x.ndim:
         return x.reshape(1)
     first, last = normalize_axis_index(start, x.ndim), normalize_axis_index(end, x.ndim)
-    return _reshaped(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+    return _reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
 
 @TABLE.view("aten.ravel.default")
 def ravel(x: Array) -> Array | None:
-    return _reshaped(x, (x.size,))
+    return _reshape(x, (x.size,))
 
 
 @TABLE.view("aten.unflatten.int")
 def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array | None:
     axis = normalize_axis_index(dim, x.ndim)
-    return _reshaped(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
+    return _reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
 
 
 @TABLE.view("aten.diagonal.default")

@@ -32,9 +32,9 @@ from delegate.partitioner.extraction import (
     LoweredDelegate,
     LoweredProgram,
     PlannedRegion,
+    find_refused_parts,
     lower,
-    planned_regions,
-    refused_parts,
+    plan_regions,
 )
 from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
@@ -321,7 +321,7 @@ class Compiler:
         for replans in itertools.count():
             plan = method.plan or self._plan_method(method)
             _require_no_portable(plan, self.selection)
-            regions = planned_regions(plan, self.selection.backends, method.regions)
+            regions = plan_regions(plan, self.selection.backends, method.regions)
             delegates, refused = self._compile_regions(
                 plan.program.name, regions, give_up_partitions=replans >= MAX_REPLANS
             )
@@ -375,7 +375,7 @@ class Compiler:
         refused: dict[str, dict[Node, str]] = {}
         for planned in regions:
             partition = planned.partition
-            reasons = refused_parts(planned, self.selection.backends[partition.backend])
+            reasons = find_refused_parts(planned, self.selection.backends[partition.backend])
             if not reasons:
                 try:
                     delegates[partition.name] = self.artifacts.delegate(planned)

@@ -210,7 +210,7 @@ class BoundedQuantizer:
         return torch_results(self.programs, self._samples)
 
 
-def blamed(
+def find_blamed(
     quantized: Mapping[str, ExportedProgram],
     floats: Mapping[str, ExportedProgram],
     verify: Any,

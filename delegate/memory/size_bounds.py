@@ -32,7 +32,7 @@ from delegate.program.stages import used_symbols
 LARGEST_ARENA = 1 << 30  # bytes; more is not reserved for sizes that may never occur
 
 
-def planned_at_bounds(program: Program, method: MethodDefinition, kernels: Kernels) -> MethodDefinition:
+def plan_at_bounds(program: Program, method: MethodDefinition, kernels: Kernels) -> MethodDefinition:
     """Return the method with its memory planned for all its sizes; unchanged if that is impossible.
 
     It is impossible if a value has no bound, or if the arena would exceed `LARGEST_ARENA`. It is also impossible if the

@@ -15,7 +15,7 @@ from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region
 from delegate.backends.decomposition import DecompositionPolicy, decompose_region
 from delegate.backends.region import ranges_of_sizes
 from delegate.backends.selected import SelectedBackend
-from delegate.edge.graphs import META_ORIGIN, copy_node, extracted, gc_paused
+from delegate.edge.graphs import META_ORIGIN, copy_node, extract_graph, gc_paused
 from delegate.edge.node import is_compute, is_number, op_name
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
@@ -124,9 +124,9 @@ class RegionExtractor:
         constants = {n: self.plan.program.constants[n.name] for n in boundary.constants}
         if not partition.in_parts or policy is None:
             values = {n: n.meta[META_VALUE] for n in numbers}
-            graph, copies = extracted((*boundary.inputs, *constants), partition.nodes, boundary.outputs, values)
+            graph, copies = extract_graph((*boundary.inputs, *constants), partition.nodes, boundary.outputs, values)
             return _region(self.plan.program, partition, graph, copies, (boundary.inputs, constants), copies)
-        graph, copies = extracted((*boundary.inputs, *constants, *numbers), partition.nodes, boundary.outputs)
+        graph, copies = extract_graph((*boundary.inputs, *constants, *numbers), partition.nodes, boundary.outputs)
         inside = {copies[n]: value for n, value in constants.items()}
         program = decompose_region(graph, inside, [copies[n] for n in partition.in_parts], policy)
         used = {n.name: n for n in program.graph.find_nodes(op="placeholder") if n.users}
@@ -134,7 +134,7 @@ class RegionExtractor:
         held = {used[name]: value for name, value in program.constants.items() if name in used}
         calls = [n for n in program.graph.nodes if n.op == "call_function"]
         results: Any = program.graph.output_node().args[0]
-        graph, final = extracted((*inputs, *held), calls, results)
+        graph, final = extract_graph((*inputs, *held), calls, results)
         members = {node: final[copied] for node, copied in copies.items() if copied in final}
         return _region(self.plan.program, partition, graph, final, (inputs, held), members)
 
@@ -274,7 +274,7 @@ class PlannedRegion:
         return by_origin
 
 
-def planned_regions(
+def plan_regions(
     plan: Plan, backends: Mapping[str, SelectedBackend], known: dict[Hashable, PlannedRegion] | None = None
 ) -> list[PlannedRegion]:
     """Return the partitions of a plan and of its nested plans, each with its region.
@@ -315,7 +315,7 @@ def _plan_region(extractor: RegionExtractor, partition: Partition, policy: Decom
     return PlannedRegion(partition, region, {name: own[of] for name, of in names.items() if of in own})
 
 
-def refused_parts(planned: PlannedRegion, backend: SelectedBackend) -> dict[Node, str]:
+def find_refused_parts(planned: PlannedRegion, backend: SelectedBackend) -> dict[Node, str]:
     """Return the nodes of the plan whose decomposed and simplified operators the backend refuses, with reasons.
 
     Raises DelegateError if the support check of the backend fails.

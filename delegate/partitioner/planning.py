@@ -13,7 +13,7 @@ from delegate.backends.aot import Claim
 from delegate.backends.decomposition import is_compound
 from delegate.backends.selected import SelectedBackend
 from delegate.costs.estimates import Estimates
-from delegate.costs.profile import shipped
+from delegate.costs.profile import read_shipped
 from delegate.devtools.events import Planned, SupportChecked
 from delegate.devtools.listeners import emit, is_heard
 from delegate.edge.control_flow import subprograms
@@ -75,11 +75,11 @@ def plan(
     with gc_paused():
         result = planner.plan(program)
     if is_heard():
-        emit(_planned_event(result, start, time.perf_counter_ns() - start))
+        emit(_plan_event(result, start, time.perf_counter_ns() - start))
     return replace(result, notes=(*program.notes, *result.notes, *planner.book.unused()))
 
 
-def _planned_event(plan: Plan, start: int, duration: int) -> Planned:
+def _plan_event(plan: Plan, start: int, duration: int) -> Planned:
     parts = tuple(plan.walk())
     nodes = Counter(n.backend or PORTABLE for part in parts for n in part.nodes)
     return Planned(
@@ -158,7 +158,7 @@ class _Planner:
             frozenset(n for n, pin in pins.items() if pin.place != PORTABLE),
             self.has_kernel,
             {p.backend: self.backends[p.backend].most_constants for p in self.partitioners},
-            Estimates(shipped()) if self.search is None else self.search.costs,
+            Estimates(read_shipped()) if self.search is None else self.search.costs,
             by_costs=self.search is not None,
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch.fx import Node
 
 from delegate.costs.estimates import Estimates
-from delegate.costs.profile import shipped
+from delegate.costs.profile import read_shipped
 from delegate.costs.work import work
 from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
 from delegate.edge.program import EdgeProgram
@@ -38,7 +38,7 @@ def make_report(
         notes: on the program; they come before the notes of the plans.
         costs: the estimates of the report; None: by the shipped profile.
     """
-    costs = costs or Estimates(shipped())
+    costs = costs or Estimates(read_shipped())
     methods: list[str] = []
     nodes: list[NodeReport] = []
     partitions: list[PartitionReport] = []

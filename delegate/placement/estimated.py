@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import Verify
 from delegate.costs.estimates import Estimates
 from delegate.costs.machine import BUSY, is_busy
-from delegate.costs.profile import SHIPPED, MachineProfile, shipped
+from delegate.costs.profile import SHIPPED, MachineProfile, read_shipped
 from delegate.edge.torch_private import FakeTensor, pytree
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
@@ -62,7 +62,7 @@ class CostStrategy(Strategy):
 
     def costs(self, selection: Selection) -> Estimates:
         places = {*selection.backends} if selection.on_portable == "error" else {*selection.backends, PORTABLE}
-        return Estimates(self._profile or shipped(), places)
+        return Estimates(self._profile or read_shipped(), places)
 
 
 class EstimatedStrategy(CostStrategy):

@@ -16,7 +16,7 @@ from delegate.cache.runtime.environment import machine
 from delegate.config import Quantization
 from delegate.config.source import sentences
 from delegate.edge.keys import NotCacheable
-from delegate.edge.sources import Model, exported_programs
+from delegate.edge.sources import Model, read_programs
 from delegate.errors import PartitionError
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
@@ -146,7 +146,7 @@ def check_locked(
     """
     registry, strategy = default_registry(), LockedStrategy(Lock.load(locked), str(locked))
     selection = select(backends, config, registry, compiled_for=strategy.backends)
-    sources = exported_programs(model)
+    sources = read_programs(model)
     strategy.require_model(sources, selection)
     exported, selection = strategy.quantize(sources, selection, registry)
     compiler = Compiler(selection, kernels_of(registry, selection.kernels), strategy.plan)

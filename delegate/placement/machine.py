@@ -15,7 +15,7 @@ from delegate.kernels.libraries import KernelRequest
 from delegate.placement.lock import versions_of
 from delegate.plugins import PORTABLE
 from delegate.registry import Registry, default_registry
-from delegate.selection import configured_cache_folder
+from delegate.selection import cache_folder_of
 
 
 def profile_of_this_machine(
@@ -33,7 +33,7 @@ def profile_of_this_machine(
         settings, enabled: of the cache, where the rates are stored; without a cache nothing is measured.
         progress: called with a short text for each measurement; None: it is logged.
     """
-    store = open_choices(configured_cache_folder(settings, enabled))
+    store = open_choices(cache_folder_of(settings, enabled))
     return machine_profile(_identities(backends, kernels, default_registry()), store, progress)
 
 
@@ -49,7 +49,7 @@ def calibrated(names: Iterable[str] | None, progress: Callable[[str], None]) -> 
         BackendError: a backend cannot be used here.
     """
     registry = default_registry()
-    store = open_choices(configured_cache_folder(Cache()))
+    store = open_choices(cache_folder_of(Cache()))
     if store is None:
         raise ConfigError("without a cache, nothing can store the rates in", remedy="set DELEGATE_CACHE to a folder")
     available = registry.available()

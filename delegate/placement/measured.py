@@ -17,20 +17,20 @@ from delegate.accuracy.bounds import Verify
 from delegate.cache.aot.placements import open_choices
 from delegate.common.user_warnings import warn_user
 from delegate.config import PlacementSection
-from delegate.costs.profile import shipped
+from delegate.costs.profile import read_shipped
 from delegate.edge.keys import NotCacheable
 from delegate.edge.torch_private import pytree
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
 from delegate.placement.estimated import CostStrategy
-from delegate.placement.plans import BaseProgram, ChosenPlan, unquantized_candidates
+from delegate.placement.plans import BaseProgram, ChosenPlan, float_candidates
 from delegate.placement.program_placement import MEASURED, ProgramPlacer, merge_plans
 from delegate.placement.reference_comparator import samples_to_place
 from delegate.placement.runtime.remote import Cluster, RemotePlacement
 from delegate.placement.schemes import SchemePlanner
 from delegate.placement.strategy import Placed
 from delegate.registry import default_registry
-from delegate.selection import Selection, configured_cache_folder
+from delegate.selection import Selection, cache_folder_of
 
 _QUANTIZED = 0.3  # the share of the budget after which no other candidate is quantized
 
@@ -53,7 +53,7 @@ class MeasuredStrategy(CostStrategy):
         remote: RemotePlacement | None = None,
         cluster: Cluster | None = None,
     ) -> None:
-        super().__init__(lockfile, None if remote is None else shipped())
+        super().__init__(lockfile, None if remote is None else read_shipped())
         self._settings, self._remote, self._cluster = settings, remote, cluster
         if remote is not None or cluster is not None:
             self.is_cacheable = False
@@ -79,7 +79,7 @@ class MeasuredStrategy(CostStrategy):
         samples = samples_to_place(settings, check.inputs, exported, compiler)
         arguments = (settings, compiler, exported, samples, default_registry(), progress)
         planners = {name: SchemePlanner(name, *arguments) for name in exported}
-        bases = [BaseProgram(compiler, exported, unquantized_candidates(settings, tuple(selection.backends)))]
+        bases = [BaseProgram(compiler, exported, float_candidates(settings, tuple(selection.backends)))]
         for number, planner in enumerate(planners.values(), 1):
             end = begun + _QUANTIZED * settings.budget * number / len(planners)
             bases += planner.bases(end if self._remote is None else math.inf)
@@ -93,7 +93,7 @@ class MeasuredStrategy(CostStrategy):
                 samples=samples,
                 floats=check.reference,
                 not_tried={name: planner.not_tried for name, planner in planners.items()},
-                store=open_choices(configured_cache_folder(selection.cache, self._cache)) if is_here else None,
+                store=open_choices(cache_folder_of(selection.cache, self._cache)) if is_here else None,
                 progress=progress,
                 # The rest of the budget is for measuring.
                 begun=max(begun, time.monotonic() - _QUANTIZED * settings.budget),

@@ -157,7 +157,7 @@ def partition_options(options: Options, program: Program) -> dict[str, Mapping[s
     return {name: load_options for name, load_options in options.items() if name in used}
 
 
-def unquantized_candidates(settings: PlacementSection, backends: Sequence[str]) -> dict[str, str]:
+def float_candidates(settings: PlacementSection, backends: Sequence[str]) -> dict[str, str]:
     """Return the candidates without quantization: name -> backend.
 
     Raises:

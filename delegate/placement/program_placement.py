@@ -19,7 +19,7 @@ from delegate.cache.aot.placements import PlacementCache, choice_key
 from delegate.cache.runtime.store import Store
 from delegate.config import PlacementSection
 from delegate.edge.graphs import is_random
-from delegate.edge.keys import NotCacheable, exported_key
+from delegate.edge.keys import NotCacheable, key_of_exported
 from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendError
 from delegate.partitioner.saved import SavedPlan
@@ -203,7 +203,7 @@ class ProgramPlacer:
             [(c.name, c.way) for c in candidates],
         ]
         if settings.accuracy is not None:
-            depends_on += [_digest(self.samples[name]), exported_key({name: self._reference(name)})]
+            depends_on += [_digest(self.samples[name]), key_of_exported({name: self._reference(name)})]
         return choice_key(edges, depends_on, by_weights=settings.accuracy is not None)
 
     # -- all methods --------------------------------------------------------------------------------------------------

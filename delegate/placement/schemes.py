@@ -21,7 +21,7 @@ from delegate.edge.node import base_name, edge_names, tensor
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import BoundedQuantizer, QuantizedPrograms
-from delegate.placement.plans import BaseProgram, unquantized_candidates
+from delegate.placement.plans import BaseProgram, float_candidates
 from delegate.registry import Registry
 
 _ACCURATE = "dynamic_int8"  # the scheme of layers with too much noise in another one
@@ -132,7 +132,7 @@ class SchemePlanner:
 
     def _left_out(self, candidate: QuantizedCandidate, noisy: Sequence[QuantizedCandidate], end: float) -> str:
         """Return the reason that a candidate is not quantized; empty if it is."""
-        if time.monotonic() > end and (self._bases or unquantized_candidates(self._settings, self._backends)):
+        if time.monotonic() > end and (self._bases or float_candidates(self._settings, self._backends)):
             return "the budget was spent before it was quantized"
         is_noisy = self._is_auto and candidate.section.scheme in {c.section.scheme for c in noisy}
         return "smaller groups miss the bound already" if is_noisy else ""

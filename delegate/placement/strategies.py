@@ -72,7 +72,7 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
         ProgramError: a bundle cannot be written.
     """
     if request is None:
-        request = configured_request(settings, is_named=is_named)
+        request = read_request(settings, is_named=is_named)
     match request:
         case SavedPlan() | ByPreference():
             return Strategy(plan=request) if isinstance(request, SavedPlan) else Strategy(request.lockfile)
@@ -94,7 +94,7 @@ def create_strategy(request: PlacementRequest | None, settings: PlacementSection
     raise ConfigError(f"placement cannot be a {type(request).__name__}", where="to_backend", remedy=remedy)
 
 
-def configured_request(settings: PlacementSection, *, is_named: bool) -> ByPreference | Estimated | Measured:
+def read_request(settings: PlacementSection, *, is_named: bool) -> ByPreference | Estimated | Measured:
     """Return the request that a configuration stands for; raises ConfigError if it has keys without effect.
 
     Args: see `create_strategy`.

@@ -209,7 +209,7 @@ class Discovered(NamedTuple):
 Installed = Mapping[str, Sequence[Plugin]]  # by entry-point group
 
 
-def installed_plugins() -> Installed:
+def find_plugins() -> Installed:
     """Return the plugins of all installed distributions, of which the first of each name counts; imports none."""
     import importlib.metadata  # it imports email, zip and csv packages, so only processes that look for plugins do
 
@@ -243,10 +243,10 @@ def discover(group: str, installed: Installed | None = None) -> Discovered:
 
     Args:
         group: the group.
-        installed: the result of `installed_plugins`; None calls it.
+        installed: the result of `find_plugins`; None calls it.
     """
     claims: dict[str, list[Plugin]] = {}
-    for plugin in (installed_plugins() if installed is None else installed).get(group, ()):
+    for plugin in (find_plugins() if installed is None else installed).get(group, ()):
         claims.setdefault(plugin.name, []).append(plugin)
     counting, refused = {}, []
     for name in sorted(claims):
@@ -264,7 +264,7 @@ def refusal(plugin: Plugin, what: str) -> str:
     )
 
 
-def blocked_names() -> frozenset[str]:
+def read_blocked_names() -> frozenset[str]:
     """Return the plugin names that the environment variable DELEGATE_BLOCK_PLUGINS blocks."""
     return frozenset(part.strip() for part in os.environ.get(BLOCK_VARIABLE, "").split(",") if part.strip())
 

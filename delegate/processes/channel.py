@@ -101,7 +101,7 @@ def _require_time(clock: Clock | None) -> None:
         raise TimeoutError
 
 
-def shared_file(size: int) -> BinaryIO:
+def open_shared_file(size: int) -> BinaryIO:
     """Return a file in memory without a name, which is freed with the last process that holds it."""
     if not hasattr(os, "memfd_create"):
         file: Any = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
@@ -119,7 +119,7 @@ def shared_file(size: int) -> BinaryIO:
 def share(parts: Sequence[bytes | memoryview]) -> BinaryIO:
     """Return a file in memory that holds these parts, each from a multiple of the alignment on."""
     sizes = [memoryview(part).nbytes for part in parts]
-    file = shared_file(sum(map(align, sizes)))
+    file = open_shared_file(sum(map(align, sizes)))
     for start, part in zip(_starts(sizes), parts, strict=False):
         file.seek(start)
         file.write(part)

@@ -30,16 +30,16 @@ class Clock:
     def __init__(self, pid: int, limit: float, most: float = math.inf) -> None:
         self.limit = limit
         self._pid, self._most = pid, most
-        self._begun, self._waited = time.monotonic(), waited(pid)
+        self._begun, self._waited = time.monotonic(), waiting_seconds(pid)
 
     @property
     def left(self) -> float:
         """Return the remaining seconds; 0 or less if the time is up."""
-        idle = min(waited(self._pid) - self._waited, (PATIENCE - 1) * self.limit)
+        idle = min(waiting_seconds(self._pid) - self._waited, (PATIENCE - 1) * self.limit)
         return min(self.limit + idle, self._most) - (time.monotonic() - self._begun)
 
 
-def waited(pid: int) -> float:
+def waiting_seconds(pid: int) -> float:
     """Return the seconds a process waited for a core, if the system reports them (Linux: proc(5), schedstat)."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9

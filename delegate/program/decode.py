@@ -73,15 +73,15 @@ def decode(tables: memoryview) -> tuple[Program, Directory]:
     Raises:
         ProgramError: the tables are not what `encode` writes.
     """
-    return _decoded(lambda: _Decoder(tables).program())
+    return _decode_table(lambda: _Decoder(tables).program())
 
 
 def decode_debug_info(segment: memoryview) -> DebugInfo:
     """Return the debug info of a segment, of which the reader reads no byte twice; raise ProgramError if it is none."""
-    return _decoded(lambda: _Decoder(segment).debug_info())
+    return _decode_table(lambda: _Decoder(segment).debug_info())
 
 
-def _decoded(decoder: Callable[[], T]) -> T:
+def _decode_table(decoder: Callable[[], T]) -> T:
     try:
         return decoder()
     except (struct.error, LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -266,12 +266,12 @@ class _Decoder:
                 calls.append(DelegateCall(target, _indices(operands), results))
             elif kind == schema.CallKind.STRUCTURED:
                 (table,) = _take(1, structured)
-                calls.append(self._structured(table, reader, _indices(operands), results, depth))
+                calls.append(self._decode_structured(table, reader, _indices(operands), results, depth))
             else:
                 raise ValueError(f"{kind} is not a valid code of an instruction")
         return _require_exhausted(calls, args, outputs, structured)
 
-    def _structured(
+    def _decode_structured(
         self, item: Any, reader: _ArgReader, operands: tuple[int, ...], outputs: tuple[int, ...], depth: int
     ) -> StructuredCall:
         if depth == 0:

@@ -58,15 +58,15 @@ def encode(program: Program, directory: Directory) -> bytes:
         ProgramError: a number exceeds 64 bits, an argument has a foreign type, or compile specs are not JSON. Or
             nesting exceeds a limit of `model`, or the tables exceed 2 GiB.
     """
-    return _encoded(lambda: _Encoder().program(program, directory))
+    return _encode_item(lambda: _Encoder().program(program, directory))
 
 
 def encode_debug_info(info: DebugInfo) -> bytes:
     """Return the segment of debug info; raise ProgramError if a limit of `model` is exceeded."""
-    return _encoded(lambda: _Encoder().debug_info(info))
+    return _encode_item(lambda: _Encoder().debug_info(info))
 
 
-def _encoded(encoder: Callable[[], bytes]) -> bytes:
+def _encode_item(encoder: Callable[[], bytes]) -> bytes:
     try:
         return encoder()
     except RecursionError:
@@ -105,7 +105,7 @@ class _Encoder:
             Spaces=self._tables(self._space(s) for s in program.spaces),
             LoadRules=self._name(program.load_rules, MAX_SPECS),
         )
-        return self._finished(root)
+        return self._finish(root)
 
     def debug_info(self, info: DebugInfo) -> bytes:
         methods, fallbacks = (
@@ -114,9 +114,9 @@ class _Encoder:
         )
         report = self._builder.CreateString(info.report)
         root = self._table("DebugInfo", Report=report, Methods=methods, Fallbacks=fallbacks)
-        return self._finished(root)
+        return self._finish(root)
 
-    def _finished(self, root: int) -> bytes:
+    def _finish(self, root: int) -> bytes:
         self._builder.Finish(root, IDENTIFIER)
         return bytes(self._builder.Output())
 
@@ -199,7 +199,7 @@ class _Encoder:
         )
 
     def _instructions(self, calls: Sequence[Instruction], depth: int) -> int:
-        structured = [self._structured(c, depth) for c in calls if isinstance(c, StructuredCall)]
+        structured = [self._encode_structured(c, depth) for c in calls if isinstance(c, StructuredCall)]
         rows = [_row(c) for c in calls]
         return self._table(
             "Instructions",
@@ -213,7 +213,7 @@ class _Encoder:
             Structured=self._tables(structured),
         )
 
-    def _structured(self, call: StructuredCall, depth: int) -> int:
+    def _encode_structured(self, call: StructuredCall, depth: int) -> int:
         if depth == 0:
             raise ProgramError(f"control flow is nested deeper than {MAX_DEPTH}")
         blocks = self._tables([self._block(b, depth - 1) for b in call.blocks])

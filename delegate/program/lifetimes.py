@@ -116,7 +116,7 @@ class Lifetimes:
         for call in instructions:
             self._step += 1
             if isinstance(call, StructuredCall):
-                self._structured(call, loops)
+                self._walk_structured(call, loops)
                 continue
             self._read(reads(call), loops)
             self._make(call.outputs)
@@ -125,7 +125,7 @@ class Lifetimes:
         """Return the lifetime of a value that takes `size` bytes."""
         return Lifetime(size, self.start[index], self.end[index])
 
-    def _structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
+    def _walk_structured(self, call: StructuredCall, loops: tuple[set[int], ...]) -> None:
         self._make(call.outputs)
         begin = self._step
         read: set[int] = set()

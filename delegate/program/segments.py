@@ -86,10 +86,10 @@ def checksums(segments: Sequence[memoryview]) -> list[bytes]:
     """Return the checksum of every segment, computed on all cores (hashlib releases the interpreter lock)."""
     chunks = [s[at : at + CHUNK] for s in segments for at in range(0, s.nbytes, CHUNK)]
     if sum(c.nbytes for c in chunks) < _SMALL:
-        hashed: Iterator[bytes] = iter(_hashed(chunks))
+        hashed: Iterator[bytes] = iter(_hash_segment(chunks))
     else:
         count = min(cores(), 8)
-        tasks = [BackgroundCall(partial(_hashed, chunks[i::count])) for i in range(count)]
+        tasks = [BackgroundCall(partial(_hash_segment, chunks[i::count])) for i in range(count)]
         parts = [iter(t.result()) for t in tasks]
         hashed = (next(parts[i % count]) for i in range(len(chunks)))
     return [_sha256(b"".join(next(hashed) for _ in range(0, s.nbytes, CHUNK))) for s in segments]
@@ -153,7 +153,7 @@ def _check_places(directory: Directory, area: memoryview, owner: Callable[[int],
         raise ProgramError(f"the segments end at {end} of {area.nbytes} bytes", remedy=_REMEDY)
 
 
-def _hashed(chunks: Sequence[memoryview]) -> list[bytes]:
+def _hash_segment(chunks: Sequence[memoryview]) -> list[bytes]:
     return [_sha256(c) for c in chunks]
 
 

@@ -50,12 +50,12 @@ def open_source(source: Source, *, copy: bool = False) -> tuple[memoryview, str]
         ProgramError: it cannot be read, or is not a source.
     """
     if isinstance(source, bytes | bytearray | memoryview):
-        return _copied(flat(source)) if copy else flat(source), ""
+        return _copy_bytes(flat(source)) if copy else flat(source), ""
     name = _name(source)
     try:
         if copy and isinstance(source, str | os.PathLike):
             return _read(source), name
-        return _copied(flat(_contents(source))) if copy else flat(_contents(source)), name
+        return _copy_bytes(flat(_contents(source))) if copy else flat(_contents(source)), name
     except ProgramError:
         raise
     except Exception as error:  # archives and file objects raise many types: zlib.error, BadZipFile, RuntimeError
@@ -74,7 +74,7 @@ def _name(source: object) -> str:
 
 def _contents(source: object) -> memoryview | bytes:
     if isinstance(source, str | os.PathLike):
-        return _mapped(source)
+        return _map_file(source)
     if hasattr(source, "read_bytes") and hasattr(source, "is_file"):
         import zipfile  # most programs are not in archives
 
@@ -84,8 +84,8 @@ def _contents(source: object) -> memoryview | bytes:
             )
         if not isinstance(source, zipfile.Path):
             return bytes(source.read_bytes())
-        member = _stored(source)
-        return _unpacked(source) if member is None else member
+        member = _map_member(source)
+        return _unpack_member(source) if member is None else member
     if not hasattr(source, "read"):
         raise ProgramError(f"a program file cannot be read from {type(source).__name__}", remedy=f"pass {_KINDS}")
     data = source.read()
@@ -96,7 +96,7 @@ def _contents(source: object) -> memoryview | bytes:
     return data if isinstance(data, bytes) else memoryview(data)
 
 
-def _mapped(path: str | os.PathLike[str]) -> memoryview:
+def _map_file(path: str | os.PathLike[str]) -> memoryview:
     """Return the bytes of a regular file, mapped."""
     with _regular(path) as file:
         return _map(file.fileno())
@@ -112,7 +112,7 @@ def _read(path: str | os.PathLike[str]) -> memoryview:
     return memory[:count].toreadonly()
 
 
-def _copied(data: memoryview) -> memoryview:
+def _copy_bytes(data: memoryview) -> memoryview:
     memory = _memory(data.nbytes)
     memory[:] = data
     return memory.toreadonly()
@@ -145,7 +145,7 @@ def _map(descriptor: int) -> memoryview:
     return memoryview(MappedFile(descriptor, 0, access=mmap.ACCESS_READ))
 
 
-def _stored(member: zipfile.Path) -> memoryview | None:
+def _map_member(member: zipfile.Path) -> memoryview | None:
     """Return the mapped bytes of an uncompressed, aligned member of an archive; None for any other member.
 
     Its CRC is not checked: the checksums of the program file are stronger.
@@ -162,7 +162,7 @@ def _stored(member: zipfile.Path) -> memoryview | None:
     return None if start % ALIGNMENT else data[start : start + info.file_size]
 
 
-def _unpacked(member: zipfile.Path) -> bytes:
+def _unpack_member(member: zipfile.Path) -> bytes:
     """Return the bytes of a compressed member, if it begins like a program file and its ratio is plausible."""
     info = member.root.NameToInfo[member.at]
     if info.file_size > _LEAST_UNPACKED + MAX_RATIO * info.compress_size:

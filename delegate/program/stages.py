@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.expr import Expr, SymbolSets, members, set_of
-from delegate.program.instructions import reads, refs, renumbered, renumbered_arg, walk
+from delegate.program.instructions import reads, refs, renumber, renumber_arg, walk
 from delegate.program.model import (
     Arg,
     Input,
@@ -166,7 +166,7 @@ class _DataSymbols:
         for each in walk((call,)):
             if isinstance(each, KernelCall):
                 symbols |= self.sets.of(each.args)
-        for index in _touched(call):
+        for index in _touch_values(call):
             symbols |= self.sets.of(self._values[index].shape)
         return symbols
 
@@ -178,7 +178,7 @@ def _union(sets: Mapping[int, int], values: Iterable[int]) -> int:
     return union
 
 
-def _touched(call: Instruction) -> Iterator[int]:
+def _touch_values(call: Instruction) -> Iterator[int]:
     """Yield the values that an instruction and its blocks read or make."""
     for each in walk((call,)):
         yield from each.outputs
@@ -206,7 +206,7 @@ class _Stages:
             ends[last].append(index)
         added: Iterable[int] = list(available)
         for number, part in enumerate(self._parts):
-            inside = dict.fromkeys(i for c in part.instructions for i in _touched(c))
+            inside = dict.fromkeys(i for c in part.instructions for i in _touch_values(c))
             inside |= dict.fromkeys(refs(part.outputs))
             takes = tuple(i for i in inside if i in available)
             defined = dict.fromkeys(i for i in inside if i not in available and self._kinds[i] not in _SHARED)
@@ -237,7 +237,7 @@ class _Stages:
     def _needs(self, part: _Part) -> Iterator[int]:
         """Yield the values that a part requires."""
         for call in part.instructions:
-            yield from _touched(call)
+            yield from _touch_values(call)
         yield from refs(part.outputs)
         yield from self._after(part)
 
@@ -256,10 +256,10 @@ class _Stages:
             return local.setdefault(index, len(local))
 
         inputs = tuple(Input(self._method.values[i].name, number(i)) for i in takes)
-        instructions = tuple(renumbered(c, number) for c in part.instructions)
-        results = tuple(renumbered_arg(o, number) for o in outputs)
+        instructions = tuple(renumber(c, number) for c in part.instructions)
+        results = tuple(renumber_arg(o, number) for o in outputs)
         storages = {i: Storage(StorageKind.INPUT, n) for n, i in enumerate(takes)}
-        values = tuple(self._unplanned(i, storages) for i in local)
+        values = tuple(self._unplan(i, storages) for i in local)
         nothing = Tree("tuple", (), (Tree("tuple"), Tree("dict")))
         return self._method._replace(
             inputs=inputs,
@@ -272,7 +272,7 @@ class _Stages:
             guards=guards,
         )
 
-    def _unplanned(self, index: int, storages: dict[int, Storage]) -> Value:
+    def _unplan(self, index: int, storages: dict[int, Storage]) -> Value:
         value = self._method.values[index]
         storage = value.storage if value.storage.kind in _SHARED else Storage(StorageKind.ARENA, 0, -1)
         return value._replace(storage=storages.get(index, storage))

@@ -363,7 +363,7 @@ class _FlowChecker(_Checker):
             elif isinstance(call, DelegateCall):
                 self._delegate_call(call)
             else:
-                self._structured_call(call, f"{path} {index}")
+                self._check_structured_call(call, f"{path} {index}")
 
     def _kernel_call(self, call: KernelCall) -> None:
         self.index(call.operator, self.program.operators, "operator")
@@ -413,7 +413,7 @@ class _FlowChecker(_Checker):
             if dtypes != [values[i].dtype for i in indices]:
                 self.fail(f"the {what} of the fallback {fallback.name!r} do not match its delegate")
 
-    def _structured_call(self, call: StructuredCall, path: str) -> None:
+    def _check_structured_call(self, call: StructuredCall, path: str) -> None:
         self._read(call.operands)
         if len(call.blocks) != _BLOCKS[call.kind]:
             self.fail(f"{call.kind.name} has {len(call.blocks)} blocks, not {_BLOCKS[call.kind]}")

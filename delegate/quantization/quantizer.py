@@ -53,7 +53,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
     @property
     def notes(self) -> tuple[str, ...]:
         """The layers that the defaults of a scheme do not fit, a sentence for each reason."""
-        return tuple(f"{what.format(_listed(places))}: {why}" for (what, why), places in self._exceptions.items())
+        return tuple(f"{what.format(_list_places(places))}: {why}" for (what, why), places in self._exceptions.items())
 
     def annotate(self, model: GraphModule) -> GraphModule:
         if self._choice is None:
@@ -257,7 +257,7 @@ def _layer(node: Node, weight: Node) -> str:
     return paths[-1][0] if paths else str(weight.target)
 
 
-def _listed(places: Collection[str]) -> str:
+def _list_places(places: Collection[str]) -> str:
     """Return the first places as text, and the number of the others."""
     first = ", ".join(islice(places, _MAX_PLACES))
     return first if len(places) <= _MAX_PLACES else f"{first} and {len(places) - _MAX_PLACES} more"

@@ -265,12 +265,12 @@ def _not_delegated(method: str, nodes: Sequence[NodeReport]) -> list[str]:
     """Describe the nodes of a method that each preferred backend refused, grouped by operator and reason."""
     refused: dict[str, list[NodeReport]] = {}
     for node in nodes:
-        for backend in _passed_over(node):
+        for backend in _find_passed_over(node):
             refused.setdefault(backend, []).append(node)
     return [line for backend, members in refused.items() for line in _refusals(backend, method, members)]
 
 
-def _passed_over(node: NodeReport) -> Iterator[str]:
+def _find_passed_over(node: NodeReport) -> Iterator[str]:
     """Yield the backends that refused a node and are preferred to the one that runs it."""
     for backend, verdict in node.verdicts.items():
         if backend == node.backend:
@@ -308,7 +308,7 @@ def _work(nodes: Iterable[NodeReport]) -> float:
 
 def _rejections(node: NodeReport) -> str:
     """Return the backends that reject a node and are preferred to its own, each with its reason, e.g. "dsp (dtype)"."""
-    return ", ".join(f"{backend} ({node.verdicts[backend].reason})" for backend in _passed_over(node))
+    return ", ".join(f"{backend} ({node.verdicts[backend].reason})" for backend in _find_passed_over(node))
 
 
 def _table(partitions: Sequence[PartitionReport]) -> Table:

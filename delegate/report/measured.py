@@ -98,7 +98,7 @@ class Placement:
 
     def rounded(self) -> Placement:
         """Return the placement with measured numbers of four digits."""
-        rounded: Placement = _rounded(self)
+        rounded: Placement = _round_number(self)
         return rounded
 
     def front(self) -> list[PlanCost]:
@@ -170,13 +170,13 @@ class Placement:
         )
 
 
-def _rounded(value: Any) -> Any:
+def _round_number(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, tuple):
-        return tuple(map(_rounded, value))
+        return tuple(map(_round_number, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _rounded(getattr(value, f.name)) for f in fields(value)})
+        return replace(value, **{f.name: _round_number(getattr(value, f.name)) for f in fields(value)})
     return value
 
 

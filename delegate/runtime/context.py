@@ -12,7 +12,7 @@ from delegate.errors import ProgramError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.runtime.backend import Array
 from delegate.runtime.call_lock import CallLock
-from delegate.runtime.lifecycle import FORKED, NotPicklable, Rejecting, closed_error, leak
+from delegate.runtime.lifecycle import FORKED, NotPicklable, Rejecting, closing_error, leak
 from delegate.runtime.method import Method
 from delegate.runtime.resources import Resources
 from delegate.runtime.states import Parts, States
@@ -74,7 +74,7 @@ class Context(NotPicklable):
     def method(self, name: str) -> Method:
         """Return a method by name; raise ProgramError for an unknown one, or if the program is closed."""
         if not self._methods:
-            raise closed_error()
+            raise closing_error()
         if name not in self._methods:
             raise ProgramError(f"no method {name!r} in this program", remedy=did_you_mean(name, self._methods))
         return self._methods[name]
@@ -90,7 +90,7 @@ class Context(NotPicklable):
 
     def _no_default(self, *args: Any, **kwargs: Any) -> NoReturn:
         if not self._methods:
-            raise closed_error()
+            raise closing_error()
         names = sorted(self._methods)
         what = f"no method {self.default_method!r} in this program; known: {', '.join(names)}"
         raise ProgramError(what, remedy=f"call one of them, as program.method({names[0]!r})(...)")

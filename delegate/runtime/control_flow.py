@@ -149,7 +149,7 @@ class ScanStep(_ControlStep):
 Bind = Callable[[Iterable[Instruction]], list[Step]]
 
 
-def structured_step(arrays: Arrays, call: StructuredCall, bind: Bind, method: str) -> Step:
+def make_structured_step(arrays: Arrays, call: StructuredCall, bind: Bind, method: str) -> Step:
     """Return the step of a structured call.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 from delegate.errors import DelegateError, KernelError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.kernels.selection import place
-from delegate.memory.size_bounds import planned_at_bounds, views_hold
+from delegate.memory.size_bounds import plan_at_bounds, views_hold
 from delegate.memory.storage import check_shape, concrete, is_planned
 from delegate.plugins import one_line
 from delegate.program.bounds import ExpressionBounds
@@ -111,7 +111,7 @@ class StagedExecutor:
         self._stages = [(stage, self._bindings(stage)) for stage in split(method)]
 
     def _bindings(self, stage: Stage) -> SpecializationCache:
-        planned = planned_at_bounds(self._resources.program, stage.method, self._resources.kernels)
+        planned = plan_at_bounds(self._resources.program, stage.method, self._resources.kernels)
         return SpecializationCache(self._resources, planned)
 
     def run(self, inputs: Sequence[Array | None], symbols: Mapping[int, Number]) -> list[Any]:
@@ -149,7 +149,7 @@ class StagedExecutor:
         args = [self._argument(a, values, known) for a in call.args]
         try:
             with np.errstate(all="ignore"):
-                results = self._watched(call, kernel.function)(*args)
+                results = self._watch(call, kernel.function)(*args)
         except DelegateError:
             raise
         except Exception as error:  # a third party's kernel may raise anything
@@ -166,7 +166,7 @@ class StagedExecutor:
             )
         return arrays
 
-    def _watched(self, call: KernelCall, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _watch(self, call: KernelCall, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function, observed if there is a watch."""
         watch = self._resources.watch
         if watch is None:

@@ -192,9 +192,9 @@ class ExecutionPlan:
         elif isinstance(instruction, DelegateCall):
             self._bind_delegate(instruction)
         else:
-            from delegate.runtime.control_flow import structured_step  # not needed by most programs
+            from delegate.runtime.control_flow import make_structured_step  # not needed by most programs
 
-            self.steps.append(structured_step(self._arrays, instruction, self._steps_of, self._method.name))
+            self.steps.append(make_structured_step(self._arrays, instruction, self._steps_of, self._method.name))
 
     def _bind_kernel(self, call: KernelCall) -> None:
         kernel = self._resources.kernels.of(self._resources.program, self._method, call)

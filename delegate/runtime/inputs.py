@@ -301,7 +301,7 @@ def writable_inputs(
             _require_separate(method, number, target, memory)
     for i, target in zip(definitions, own, strict=True):
         if not target.flags.c_contiguous and _overlaps_itself(target):
-            raise _shared(f"elements of input {i.name!r} share memory", i.name)
+            raise _sharing_error(f"elements of input {i.name!r} share memory", i.name)
     return own
 
 
@@ -315,10 +315,10 @@ def _require_separate(method: MethodDefinition, number: int, target: Array, memo
     name = method.inputs[number].name
     for other, array in enumerate(memory):
         if other != number and array is not None and _share(target, array):
-            raise _shared(f"inputs {name!r} and {method.inputs[other].name!r} share memory", name)
+            raise _sharing_error(f"inputs {name!r} and {method.inputs[other].name!r} share memory", name)
 
 
-def _shared(what: str, name: str) -> InputError:
+def _sharing_error(what: str, name: str) -> InputError:
     """Return the error for shared memory. The export assumed separate arrays, so writes to one do not reach another."""
     return InputError(f"{what}, but the method writes to {name!r}", remedy="pass a copy of it")
 

@@ -19,7 +19,7 @@ import numpy as np
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.plugins import load_object, one_line
 from delegate.processes.answering import Questions
-from delegate.processes.channel import map_shared, share, shared_file
+from delegate.processes.channel import map_shared, open_shared_file, share
 from delegate.processes.process import Process, ProcessEnded
 from delegate.program.model import DelegateSpec, Program
 from delegate.program.raw import array_over
@@ -283,6 +283,6 @@ def _unavailable(why: str) -> BackendUnavailable:
 
 def _shared_memory(size: int) -> BinaryIO:
     try:
-        return shared_file(size)
+        return open_shared_file(size)
     except OSError as error:
         raise _unavailable(one_line(error)) from error

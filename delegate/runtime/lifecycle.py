@@ -15,12 +15,12 @@ from weakref import WeakSet
 from delegate.errors import DelegateError, ExecutionError, ProgramError
 
 
-def closed_error() -> ProgramError:
+def closing_error() -> ProgramError:
     """Return the error for any use of a closed program."""
     return ProgramError("the program is closed", remedy="load it again")
 
 
-def forked_error() -> ExecutionError:
+def fork_error() -> ExecutionError:
     """Return the error for any use of a program in a process that was forked from the one that loaded it."""
     what = "the program was loaded before this process was forked"
     return ExecutionError(what, remedy="load it in this process, which `spawn` and `forkserver` start without a fork")
@@ -39,7 +39,7 @@ class Rejecting:
     execute = arrays = hold = refuse_reentry = run
 
 
-CLOSED, FORKED = Rejecting(closed_error), Rejecting(forked_error)
+CLOSED, FORKED = Rejecting(closing_error), Rejecting(fork_error)
 
 
 class NotPicklable:

@@ -27,7 +27,7 @@ from delegate.runtime.call_lock import CallLock
 from delegate.runtime.context import Context
 from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
 from delegate.runtime.lazy_constants import LazyConstantTable
-from delegate.runtime.lifecycle import FORKED, PROGRAMS, closed_error, forked_error, leak
+from delegate.runtime.lifecycle import FORKED, PROGRAMS, closing_error, fork_error, leak
 from delegate.runtime.option_rules import Alternative, OptionRule, rules_of_json
 from delegate.runtime.platform import DEFAULT, Platform
 from delegate.runtime.resources import Resources
@@ -256,9 +256,9 @@ class LoadedProgram(Context):
             ProgramError: the program is closed.
         """
         if not self._methods:
-            raise closed_error()
+            raise closing_error()
         if self._lock is FORKED:
-            raise forked_error()
+            raise fork_error()
         context = Context(self._shared)
         self._contexts.add(context)
         return context

@@ -25,7 +25,7 @@ from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.edge.torch_private import pytree
 from delegate.errors import BackendFailed
-from delegate.partitioner.extraction import planned_regions
+from delegate.partitioner.extraction import plan_regions
 from delegate.partitioner.planning import plan
 from delegate.plugins import IN_PROCESS, PluginState
 from delegate.program.file import load, serialize
@@ -322,7 +322,7 @@ class BackendTests:
     def _regions(self, case: Case) -> tuple[Selection, dict[str, Region]]:
         selection, edge = self._edge(case)
         planned = plan(edge, selection.partitioners, selection.backends, selection.rules)
-        return selection, {c.region.name: c.region for c in planned_regions(planned, selection.backends)}
+        return selection, {c.region.name: c.region for c in plan_regions(planned, selection.backends)}
 
     def _edge(self, case: Case) -> tuple[Selection, EdgeProgram]:
         """Return the edge program of a case; operators that the backend preserves are not decomposed."""

@@ -24,7 +24,7 @@ import delegate
 from delegate import KernelTable
 from delegate.cache.aot.programs import request_key
 from delegate.config import Fallback
-from delegate.edge.keys import NotCacheable, exported_key
+from delegate.edge.keys import NotCacheable, key_of_exported
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.registry import default_registry
 from delegate.request import LoweringRequest
@@ -144,10 +144,12 @@ MODELS: dict[str, Callable[[], ExportedProgram]] = {
 
 
 def test_every_part_of_a_model_counts() -> None:
-    keys = {name: exported_key({"forward": make()}) for name, make in MODELS.items()}
+    keys = {name: key_of_exported({"forward": make()}) for name, make in MODELS.items()}
     alike = [(a, b) for a, b in itertools.combinations(MODELS, 2) if keys[a] == keys[b]]
     assert alike == []
-    assert {name: exported_key({"forward": make()}) for name, make in MODELS.items()} == keys  # and nothing else does
+    assert {
+        name: key_of_exported({"forward": make()}) for name, make in MODELS.items()
+    } == keys  # and nothing else does
 
 
 def test_methods_count_with_names_and_order() -> None:
@@ -160,7 +162,7 @@ def test_methods_count_with_names_and_order() -> None:
         {"a": two, "b": one},
         {"a": one, "b": one},
     ]
-    assert len({exported_key(methods) for methods in alike}) == len(alike)
+    assert len({key_of_exported(methods) for methods in alike}) == len(alike)
 
 
 def altered(argument: Any) -> Any:
@@ -181,7 +183,7 @@ class Many(nn.Module):
 
 def test_every_argument_of_every_node_counts() -> None:
     ep = torch.export.export(Many(), (torch.ones(1, 2, 5, 5),))
-    keys = [exported_key({"forward": ep})]
+    keys = [key_of_exported({"forward": ep})]
     for node in (n for n in ep.graph.nodes if n.op == "call_function"):
         given = node.args
         for position, argument in enumerate(given):
@@ -192,9 +194,9 @@ def test_every_argument_of_every_node_counts() -> None:
             )
             for other in others:
                 node.args = (*given[:position], other, *given[position + 1 :])
-                keys.append(exported_key({"forward": ep}))
+                keys.append(key_of_exported({"forward": ep}))
         node.args, node.kwargs = given, {**node.kwargs, "more": True}
-        keys.append(exported_key({"forward": ep}))
+        keys.append(key_of_exported({"forward": ep}))
         node.kwargs = {name: value for name, value in node.kwargs.items() if name != "more"}
     assert len(set(keys)) == len(keys) > 30
 
@@ -226,7 +228,7 @@ UNTOLD = {
 @pytest.mark.parametrize("name", UNTOLD)
 def test_what_nobody_can_tell_has_no_key(name: str) -> None:
     with pytest.raises(NotCacheable):
-        exported_key({"forward": UNTOLD[name]()})
+        key_of_exported({"forward": UNTOLD[name]()})
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from delegate.costs import machine
-from delegate.costs.profile import MachineProfile, PlaceRates, shipped
+from delegate.costs.profile import MachineProfile, PlaceRates, read_shipped
 from tests.cli.calling import call
 
 
@@ -20,7 +20,7 @@ def measured(tmp_path, monkeypatch) -> list[str]:
 
     def measure(place: str, key: str) -> PlaceRates:
         places.append(place)
-        return replace(shipped().rates(place), origin="calibrated")
+        return replace(read_shipped().rates(place), origin="calibrated")
 
     monkeypatch.setattr(machine, "_measured", measure)
     return places

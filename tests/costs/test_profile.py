@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from delegate.costs.kinds import KINDS, OPERATORS
-from delegate.costs.profile import UNKNOWN, MachineProfile, PlaceRates, Rate, shipped
+from delegate.costs.profile import UNKNOWN, MachineProfile, PlaceRates, Rate, read_shipped
 from delegate.errors import PartitionError
 
 RATES = {"simple": Rate(1e-6, 1e-9), "function": Rate(1e-6, 2e-9)}
@@ -24,7 +24,7 @@ def test_a_saved_profile_has_the_shipped_rates_of_other_places(tmp_path):
     PROFILE.save(tmp_path / "p.json")
     loaded = MachineProfile.load(tmp_path / "p.json")
     assert loaded.places[UNKNOWN] == PROFILE.places[UNKNOWN]
-    assert loaded.places["portable"] == shipped().places["portable"]
+    assert loaded.places["portable"] == read_shipped().places["portable"]
 
 
 def changed(**rate: float) -> str:
@@ -57,7 +57,7 @@ def test_an_impossible_profile_is_refused(text, message):
 
 
 def test_the_shipped_profile_knows_every_kind_of_kernels():
-    portable = shipped().places["portable"]
+    portable = read_shipped().places["portable"]
     assert set(KINDS) - {"view"} <= portable.operators.keys()
     assert asdict(portable)["call"] == {"call": 0.0, "unit": 0.0, "byte": 0.0}
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.costs.profile import MachineProfile, PlaceRates, Rate, shipped
+from delegate.costs.profile import MachineProfile, PlaceRates, Rate, read_shipped
 from delegate.errors import ConfigError, PartitionError
 from delegate.placement import estimated
 from delegate.testing import assert_same
@@ -26,7 +26,7 @@ def exported():
 
 def profile(tmp_path, **places: PlaceRates):
     path = tmp_path / "machine.json"
-    MachineProfile("made up", {**shipped().places, **places}).save(path)
+    MachineProfile("made up", {**read_shipped().places, **places}).save(path)
     return path
 
 
@@ -91,7 +91,7 @@ def test_a_policy_against_kernels_counts_more_than_costs(exported, tmp_path):
 
 
 def test_close_estimates_race(exported, tmp_path, long_race):
-    same = {name: shipped().places["portable"] for name in ("portable", "xnnpack")}
+    same = {name: read_shipped().places["portable"] for name in ("portable", "xnnpack")}
     program = delegate.to_backend(exported, placement=delegate.Estimated(machine=profile(tmp_path, **same)))
     (note,) = [note for note in program.report.notes if "ran in turns" in note]
     assert "portable" in note
@@ -100,7 +100,7 @@ def test_close_estimates_race(exported, tmp_path, long_race):
 
 def test_methods_that_raced_are_one_program(exported, tmp_path, long_race):
     """Each method is taken as the race has compiled it, and the names of all partitions differ."""
-    same = {name: shipped().places["portable"] for name in ("portable", "xnnpack")}
+    same = {name: read_shipped().places["portable"] for name in ("portable", "xnnpack")}
     x = torch.randn(4, 32)
     small = torch.export.export(nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)).eval(), (x,))
     program = delegate.to_backend(
@@ -171,7 +171,7 @@ def test_states_do_not_change_by_the_race(tmp_path, long_race):
             return torch.tanh(x @ x) + self.count
 
     exported = torch.export.export(Counter().eval(), (torch.ones(16, 16),))
-    same = {name: shipped().places["portable"] for name in ("portable", "xnnpack")}
+    same = {name: read_shipped().places["portable"] for name in ("portable", "xnnpack")}
     program = delegate.to_backend(exported, placement=delegate.Estimated(machine=profile(tmp_path, **same)))
     assert any("ran in turns" in note for note in program.report.notes)
     program(torch.ones(16, 16))
@@ -192,7 +192,7 @@ def test_calibration_measures_a_backend_and_stores_it(tmp_path, monkeypatch):
         pytest.skip(machine.BUSY)
     assert notes == ()
     assert measured.places["xnnpack"].origin == "calibrated"
-    assert measured.places["xnnpack"].operators["product"] != shipped().places["xnnpack"].operators["product"]
+    assert measured.places["xnnpack"].operators["product"] != read_shipped().places["xnnpack"].operators["product"]
     machine._measured.cache_clear()
     module = torch.export.export(nn.Linear(8, 8).eval(), (torch.ones(1, 8),))
     progress.clear()

@@ -192,7 +192,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      ("accuracy/test_figures.py",)),
     ("accuracy/figures.py", "sqnr_db=-_worst(-o.sqnr_db", "sqnr_db=_worst(o.sqnr_db", "the best output is reported",
      ("accuracy/test_figures.py",)),
-    ("accuracy/bounds.py", "yield _squared(_ratio(figures.max_error, self.max_error))",
+    ("accuracy/bounds.py", "yield _square(_ratio(figures.max_error, self.max_error))",
      "yield _ratio(figures.max_error, self.max_error)", "excess: ratio of powers", ("accuracy/test_figures.py",)),
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from delegate.edge.node import is_compute, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
 from delegate.partitioner.artifacts import Artifacts
-from delegate.partitioner.extraction import planned_regions
+from delegate.partitioner.extraction import plan_regions
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
@@ -66,7 +66,7 @@ def test_a_pattern_is_taken_where_its_nodes_alone_are_not() -> None:
     assert members(made) == {"a_0": ["sin", "cos"]}
     assert [bool(n.verdicts["a"]) for n in made.nodes] == [False, True, True, False]
     (partition,) = made.partitions
-    (region,) = (c.region for c in planned_regions(made, selected({"a": pair(*SIN_COS)})))
+    (region,) = (c.region for c in plan_regions(made, selected({"a": pair(*SIN_COS)})))
     assert [(p.name, [n.name for n in p.nodes]) for p in region.patterns] == [
         ("aten.sin.default, aten.cos.default", ["sin", "cos"])
     ]
@@ -197,7 +197,7 @@ PARTS = part(only("aten.native_layer_norm", "aten.relu", "aten.mul"))
 def test_each_backend_is_asked_in_its_form(order) -> None:
     backends = {"whole": WHOLE, "parts": PARTS}
     made = planned(layer_norm_kept(), {name: backends[name] for name in order})
-    (found,) = planned_regions(made, selected(backends))
+    (found,) = plan_regions(made, selected(backends))
     assert found.partition.backend == order[0]
     names = [op_name(n) for n in found.region.calls if is_compute(n)]
     norm = {"whole": "aten.layer_norm.default", "parts": "aten.native_layer_norm.default"}[order[0]]
@@ -250,7 +250,7 @@ def test_no_region_is_compiled_twice(compiler: Counting) -> None:
     parts = {"a": part(only("aten"))}
     artifacts = Artifacts({"a": compiler.preprocess})
     for _ in range(3):
-        found = list(planned_regions(planned(chain(RELU, SIN, COS, EXP), parts), selected(parts)))
+        found = list(plan_regions(planned(chain(RELU, SIN, COS, EXP), parts), selected(parts)))
         assert found
         for candidate in found:
             if compiler.never or compiler.refused:

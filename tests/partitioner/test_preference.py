@@ -21,7 +21,7 @@ from delegate.edge.graphs import identify, identity
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.extraction import LoweredDelegate, PlannedRegion, lower, planned_regions, refused_parts
+from delegate.partitioner.extraction import LoweredDelegate, PlannedRegion, find_refused_parts, lower, plan_regions
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.planning import plan
@@ -119,8 +119,8 @@ class Case:
             if made.needs_decomposition:
                 program = identify(optimize(DecompositionPolicy(wanted).decompose(program, made.needs_decomposition)))
                 continue
-            found = planned_regions(made, backends)
-            refused = [(c, r) for c in found if (r := refused_parts(c, backends[c.partition.backend]))]
+            found = plan_regions(made, backends)
+            refused = [(c, r) for c in found if (r := find_refused_parts(c, backends[c.partition.backend]))]
             if not refused:
                 return made, found
             for candidate, reasons in refused:

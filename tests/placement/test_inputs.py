@@ -9,7 +9,7 @@ from torch import nn
 
 import delegate
 from delegate.config import PlacementSection
-from delegate.edge.sources import exported_programs
+from delegate.edge.sources import read_programs
 from delegate.errors import ConfigError, InputError
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
@@ -79,7 +79,7 @@ def test_sizes_beyond_their_range() -> None:
 
 def test_calls_are_in_the_order_of_the_method() -> None:
     """Inputs by name may have any order."""
-    methods = exported_programs(exported())
+    methods = read_programs(exported())
     selection = select("xnnpack", None, default_registry())
     compiler = Compiler(selection, kernels_of(default_registry(), None))
     compiler.add_methods(methods)

@@ -8,7 +8,7 @@ from torch import nn
 
 import delegate
 from delegate.costs.estimates import Estimates
-from delegate.costs.profile import shipped
+from delegate.costs.profile import read_shipped
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.partitioner.plan import Plan
@@ -20,7 +20,7 @@ from delegate.testing import assert_same
 from tests.support import zoo
 from tests.support.placing import Block, Looping
 
-COSTS = Estimates(shipped())
+COSTS = Estimates(read_shipped())
 
 
 class Splitting(nn.Module):

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from delegate.costs.estimates import Estimates
-from delegate.costs.profile import shipped
-from delegate.edge.sources import exported_programs
+from delegate.costs.profile import read_shipped
+from delegate.edge.sources import read_programs
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
@@ -130,8 +130,8 @@ def compiler() -> Compiler:
     module = nn.Sequential(*(block(WIDTH + i) for i in range(BLOCKS))).eval()
     registry = default_registry()
     selection = select(None, {"backends": list(NAMES)}, registry)
-    compiler = Compiler(selection, kernels_of(registry, None), costs=Estimates(shipped()))
-    compiler.add_methods(exported_programs(torch.export.export(module, (torch.randn(4, WIDTH),))))
+    compiler = Compiler(selection, kernels_of(registry, None), costs=Estimates(read_shipped()))
+    compiler.add_methods(read_programs(torch.export.export(module, (torch.randn(4, WIDTH),))))
     return compiler
 
 

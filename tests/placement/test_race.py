@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from delegate.costs.estimates import Estimates
-from delegate.costs.profile import shipped
+from delegate.costs.profile import read_shipped
 from delegate.placement.estimated import _in_order, _may_win
 from delegate.placement.race import EAGER, _rank
 
@@ -45,7 +45,7 @@ def test_near_plans_race(seconds, racing):
 
 def test_plans_that_compile_fast_come_second():
     near = ["openvino", "onnxruntime", "portable", "xnnpack", "mixed"]
-    ordered = _in_order(near, Estimates(shipped()))
+    ordered = _in_order(near, Estimates(read_shipped()))
     assert ordered[:2] == ["openvino", "xnnpack"]
     assert ordered[-1] == "portable"
     assert sorted(ordered) == sorted(near)

@@ -24,7 +24,7 @@ from torch.export import Dim
 import delegate
 from delegate.errors import BackendFailed, BackendUnavailable, ProgramError
 from delegate.plugins import PluginState
-from delegate.processes.channel import shared_file
+from delegate.processes.channel import open_shared_file
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.runtime import isolated
@@ -246,7 +246,7 @@ def test_close_does_not_wait_as_long_as_a_call(isolate, monkeypatch):
 
 def test_shared_memory_cannot_be_taken_away():
     """Whoever reads a mapped file that another process has cut is ended."""
-    with shared_file(8192) as file, pytest.raises(PermissionError):
+    with open_shared_file(8192) as file, pytest.raises(PermissionError):
         os.ftruncate(file.fileno(), 0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from delegate.backends.info import BackendInfo
-from delegate.plugins import Installed, installed_plugins
+from delegate.plugins import Installed, find_plugins
 from delegate.registry import Registry, default_registry
 
 INFO = """
@@ -117,7 +117,7 @@ class Site:
 
 def installed_without(owners: Collection[str]) -> Installed:
     """Return the installed plugins except for those of some distributions."""
-    return {group: [p for p in plugins if p.owner not in owners] for group, plugins in installed_plugins().items()}
+    return {group: [p for p in plugins if p.owner not in owners] for group, plugins in find_plugins().items()}
 
 
 def registered(*infos: BackendInfo) -> Iterator[Registry]:

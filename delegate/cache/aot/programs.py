@@ -23,7 +23,7 @@ from delegate.cache.runtime.environment import code_of, host_features, versions_
 from delegate.cache.runtime.store import Entry
 from delegate.common.field_checks import count, text, texts
 from delegate.devtools.listeners import stage
-from delegate.edge.keys import NotCacheable, exported_key
+from delegate.edge.keys import NotCacheable, key_of_exported
 from delegate.edge.training import warn_of_training
 from delegate.errors import DelegateError
 from delegate.partitioner.extraction import LoweredProgram
@@ -198,7 +198,7 @@ def request_key(request: LoweringRequest, artifacts: ArtifactCache) -> str | Non
         return field_keys(selection, special)
 
     special = {
-        "sources": exported_key,
+        "sources": key_of_exported,
         "check": _require_no_check,
         "strategy": strategy_key,
         "selection": selection_key,

@@ -56,7 +56,7 @@ class Store(BoundedFolder):
         """Return the checked entry of a key; None if there is none. A damaged entry is removed."""
         path = self._path(key)
         try:
-            entry = _read(_mapped(path), key)
+            entry = _read(_map_entry(path), key)
         except OSError:
             return None
         if entry is None:
@@ -123,7 +123,7 @@ class Store(BoundedFolder):
             os.replace(name, path)
 
 
-def _mapped(path: Path) -> memoryview:
+def _map_entry(path: Path) -> memoryview:
     with open(path, "rb", opener=open_nonblocking) as file:
         if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
             return memoryview(b"")

@@ -271,10 +271,10 @@ class _Demo:
         import numpy as np
         import torch
 
-        from delegate.cli.demo.network import digits, in_changing_light, trained
+        from delegate.cli.demo.network import digits, in_changing_light, load_trained
 
         training, self.held_out = digits()
-        self._network = trained()
+        self._network = load_trained()
         self._exported = torch.export.export(self._network, (torch.from_numpy(self.held_out.images[:1]),))
         calibration = in_changing_light(training.images[:_CALIBRATION], 1)
         self._batches = [torch.from_numpy(image[None]) for image in calibration]
@@ -299,7 +299,7 @@ class _Demo:
         import delegate
 
         file = self.file(choice.name, scheme)
-        exported = self._quantized(choice.name, scheme)
+        exported = self._quantize_row(choice.name, scheme)
         delegate.to_backend(exported, [choice.name]).save(file)
         result_file = self._work / "result.json"
         paths = map(str, (file, self._work / "images.npy", result_file))
@@ -322,7 +322,7 @@ class _Demo:
             sum(layers),
         )
 
-    def _quantized(self, backend: str, scheme: str) -> ExportedProgram:
+    def _quantize_row(self, backend: str, scheme: str) -> ExportedProgram:
         from delegate.quantization import Settings, quantize
 
         return (

@@ -84,7 +84,7 @@ def in_changing_light(images: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any
     return result
 
 
-def trained() -> Network:
+def load_trained() -> Network:
     """Return the network with its trained weights, in eval mode."""
     network = Network()
     with resources.as_file(CHECKPOINT) as file:

@@ -22,7 +22,7 @@ from delegate.common.files import require_folder
 from delegate.compiled import to_array
 from delegate.devtools.debugger.diagnosis import Diagnosis, Fault, FaultyNode
 from delegate.devtools.debugger.faults import kind_of
-from delegate.devtools.debugger.quantization import clipped_ranges
+from delegate.devtools.debugger.quantization import find_clipped_ranges
 from delegate.devtools.debugger.saved_program import SavedProgram
 from delegate.devtools.debugger.search import (
     PartitionSearch,
@@ -215,7 +215,7 @@ class _Debugger:
     def _quantization_faults(self, context: SearchContext) -> Iterator[Fault]:
         """Yield the quantizations whose range is too small for the values."""
         for name in self._quantized():
-            for clipped in clipped_ranges(self.model.exported[name], self.run.samples[name][0]):
+            for clipped in find_clipped_ranges(self.model.exported[name], self.run.samples[name][0]):
                 floats, count = self.model.floats.get(name), len(clipped.nodes)
                 remedy = "" if floats is None else clipped.remedy(floats)
                 fault = Fault(name, "the quantization", "", clipped.nodes, clipped.kind, None, count, remedy=remedy)

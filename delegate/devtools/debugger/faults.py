@@ -47,11 +47,11 @@ def kind_of(call: RecordedCall, eager: EagerRegion | None) -> FaultKind:
     if (expected.isnan() & ~actual.isnan()).any():
         count = int((expected.isnan() & ~actual.isnan()).sum())
         return FaultKind("NaN", f"{count} of {len(expected)} elements are NaN in torch, and are numbers here")
-    if (overflow := _overflowed(actual, expected, beyond)) is not None:
+    if (overflow := _explain_overflow(actual, expected, beyond)) is not None:
         return overflow
     finite = expected.isfinite() & actual.isfinite()
     actual, expected = actual[finite], expected[finite]
-    for hypothesis in (_clamped, _rounded, _moved_or_scaled):
+    for hypothesis in (_explain_clamp, _explain_rounding, _moved_or_scaled):
         if (kind := hypothesis(actual, expected, call, eager)) is not None:
             return kind
     return FaultKind("wrong values")
@@ -65,7 +65,7 @@ def _not_finite(actual: torch.Tensor, expected: torch.Tensor, lost: torch.Tensor
     return FaultKind(what, f"{int(lost.sum())} of {len(lost)} elements are {what}, and are numbers in torch")
 
 
-def _overflowed(actual: torch.Tensor, expected: torch.Tensor, beyond: torch.Tensor) -> FaultKind | None:
+def _explain_overflow(actual: torch.Tensor, expected: torch.Tensor, beyond: torch.Tensor) -> FaultKind | None:
     """Explain results that are wrong where float16 cannot hold torch's results; a library may return anything there."""
     wrong = ~((actual - expected).abs() <= _FLOAT16_ERROR * expected.abs().clamp(min=1)) & expected.isfinite()
     lost = wrong & beyond
@@ -82,7 +82,7 @@ def _overflow(what: str, expected: torch.Tensor, lost: torch.Tensor) -> FaultKin
     return FaultKind("overflow", f"{text}; float16 ends at {_FLOAT16_MAX:g}, and {cause}")
 
 
-def _clamped(
+def _explain_clamp(
     actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
 ) -> FaultKind | None:
     """Explain results that are torch's results, clamped to a range."""
@@ -104,7 +104,7 @@ def _clamped(
     return FaultKind("saturation", f"{text}; {fit}" if call.expected[0].is_floating_point() else text)
 
 
-def _rounded(
+def _explain_rounding(
     actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
 ) -> FaultKind | None:
     """Explain an error that torch has too if it computes at lower precision."""

@@ -42,7 +42,7 @@ class ClippedRange:
         return f"quantization:\n  nodes:{rules}" if rules else ""
 
 
-def clipped_ranges(program: ExportedProgram, sample: Sample) -> list[ClippedRange]:
+def find_clipped_ranges(program: ExportedProgram, sample: Sample) -> list[ClippedRange]:
     """Return the quantize nodes of a program whose range cuts off much of their input.
 
     A range is too small if cutting off alone leaves less than 20 dB. Raises AccuracyError if torch cannot run it.

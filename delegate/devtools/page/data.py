@@ -200,7 +200,7 @@ def _memory(picture: MemoryPicture) -> dict[str, Any]:
         "steps": picture.steps,
         "blocks": [[printable(b.name), *b[1:]] for b in blocks[:_MOST_BLOCKS]],
         "more": len(blocks[_MOST_BLOCKS:]),
-        "constants": _sized(picture.constants),
+        "constants": _size_text(picture.constants),
         "delegates": [
             [printable(d.name), printable(d.backend), *d[2:]]
             for d in sorted(picture.delegates, key=lambda d: -d.blob - d.weights)
@@ -209,7 +209,7 @@ def _memory(picture: MemoryPicture) -> dict[str, Any]:
     }
 
 
-def _sized(rows: Iterable[tuple[str, int]]) -> list[list[Any]]:
+def _size_text(rows: Iterable[tuple[str, int]]) -> list[list[Any]]:
     return [[printable(name), size] for name, size in sorted(rows, key=lambda row: -row[1])]
 
 

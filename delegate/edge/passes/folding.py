@@ -169,7 +169,7 @@ def _fold(constants: Constants, layer: Node, norm: Node) -> None:
     scale = torch.rsqrt(var + norm_args["eps"]) * (1.0 if gamma is None else gamma)
     old_weight = constants.tensors[weight.name]
     old_bias = 0.0 if bias is None else constants.tensors[bias.name].double()
-    new_weight = _scaled(layer, old_weight.double(), scale).to(old_weight.dtype)
+    new_weight = _scale_channels(layer, old_weight.double(), scale).to(old_weight.dtype)
     new_bias = ((old_bias - mean) * scale + (0.0 if beta is None else beta)).to(old_weight.dtype)
     bias_source = bias if bias is not None else norm_args["bias"] or norm_args["running_mean"]
     weight_node = constants.add(f"{weight.name}_normed", new_weight, constants.names[weight.name])
@@ -185,7 +185,7 @@ def _fold(constants: Constants, layer: Node, norm: Node) -> None:
     norm.graph.erase_node(norm)
 
 
-def _scaled(layer: Node, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def _scale_channels(layer: Node, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return the weight with each output channel multiplied by its scale."""
     args = arguments(layer)
     if op_name(layer) == "aten.addmm.default":
@@ -205,7 +205,7 @@ def fold_parameters(module: GraphModule, is_selected: Callable[[Node], bool]) ->
         is_selected: selects the nodes to replace. Earlier nodes may be constants already when it is called.
     """
     fixed, values = set(_fixed_nodes(module)), dict[Node, Any]()
-    names = _unused_names(module)
+    names = _find_unused_names(module)
     for node in list(module.graph.nodes):
         if node in fixed and node.op == "call_function" and is_selected(node):
             value = _value(module, node, values)
@@ -231,7 +231,7 @@ def make_weights_parameters(module: GraphModule, is_weight: Callable[[Node], boo
                 holder.register_parameter(name, torch.nn.Parameter(value.detach(), requires_grad=False))
 
 
-def _unused_names(module: GraphModule) -> Iterator[str]:
+def _find_unused_names(module: GraphModule) -> Iterator[str]:
     """Return unused names of attributes: a second fold must not overwrite the constants of the first."""
     return (name for number in itertools.count() if not hasattr(module, name := f"_constant_{number}"))
 

@@ -43,7 +43,7 @@ def _rewrite(sub: Node) -> bool:
     if not _calls(product, "aten._int_mm.default") or arguments(sub)["alpha"] != 1:
         return False
     left, right = product.args
-    signed = _signed(left)
+    signed = _to_signed(left)
     if signed is None or not _is_correction(correction, right):
         return False
     with sub.graph.inserting_before(sub):
@@ -52,16 +52,16 @@ def _rewrite(sub: Node) -> bool:
     return True
 
 
-def _signed(left: Any) -> Node | None:
+def _to_signed(left: Any) -> Node | None:
     """Return the int8 tensor x if the value is (x in int32 + 128) in uint8, else None."""
-    moved = _copied(left, torch.uint8)
+    moved = _copy_source(left, torch.uint8)
     if not _calls(moved, "aten.add.Tensor") or moved.args[1] != _OFFSET or arguments(moved)["alpha"] != 1:
         return None
-    signed = _copied(moved.args[0], torch.int32)
+    signed = _copy_source(moved.args[0], torch.int32)
     return signed if signed is not None and tensor(signed).dtype is torch.int8 else None
 
 
-def _copied(node: Any, dtype: torch.dtype) -> Node | None:
+def _copy_source(node: Any, dtype: torch.dtype) -> Node | None:
     """Return the operand of a conversion to this dtype; None for another node."""
     if not _calls(node, "aten._to_copy.default") or tensor(node).dtype is not dtype:
         return None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from delegate.testing.generated.sample import TRUTH, Draw, FunctionSample, dim_of, each
 
 
-def _sliced(x: torch.Tensor, dim: int, start: int | None, end: int | None, step: int) -> Any:
+def _slice_cases(x: torch.Tensor, dim: int, start: int | None, end: int | None, step: int) -> Any:
     return torch.ops.aten.slice.Tensor(x, dim, start, end, step)
 
 
@@ -42,7 +42,7 @@ def places(draw: Draw) -> FunctionSample:
 def _slice(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     ends = st.none() | st.integers(-8, 8)
     options = {"dim": dim, "start": draw(ends), "end": draw(ends), "step": draw(st.integers(1, 3))}
-    return FunctionSample("slice", _sliced, [shape], options=options)
+    return FunctionSample("slice", _slice_cases, [shape], options=options)
 
 
 def _select(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
@@ -71,7 +71,7 @@ def _roll(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     return FunctionSample("roll", torch.roll, [shape], options=options)
 
 
-def _picked(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
+def _pick_cases(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     kind = draw(st.sampled_from(["index_select", "gather", "take_along_dim"]))
     if kind == "index_select":
         index = torch.tensor(draw(st.lists(st.integers(0, shape[dim] - 1), min_size=1, max_size=6)))
@@ -132,7 +132,7 @@ def _repeat(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     )
 
 
-def _joined(*inputs: torch.Tensor, function: Any, dim: int) -> Any:
+def _join_cases(*inputs: torch.Tensor, function: Any, dim: int) -> Any:
     return function(inputs, dim)
 
 
@@ -142,10 +142,10 @@ def _join(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     if kind == "cat":
         shapes = [(*shape[: dim % len(shape)], draw(st.integers(1, 4)), *shape[dim % len(shape) + 1 :]) for _ in shapes]
     tied = [tuple((i, d) for i in range(count)) for d in range(len(shape)) if kind == "stack" or d != dim % len(shape)]
-    return FunctionSample(kind, _joined, shapes, options={"function": getattr(torch, kind), "dim": dim}, tied=tied)
+    return FunctionSample(kind, _join_cases, shapes, options={"function": getattr(torch, kind), "dim": dim}, tied=tied)
 
 
-def _permuted(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
+def _permute_cases(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
     rank = len(shape)
     kind = draw(st.sampled_from(["permute", "transpose", "movedim", "flatten", "squeeze", "unsqueeze"]))
     if kind == "permute":
@@ -165,7 +165,7 @@ def _permuted(draw: Draw, shape: tuple[int, ...], dim: int) -> FunctionSample:
 
 
 _PLACES = {
-    "slice": _slice, "select": _select, "split": _split, "flip": _flip, "roll": _roll, "picked": _picked,
+    "slice": _slice, "select": _select, "split": _split, "flip": _flip, "roll": _roll, "picked": _pick_cases,
     "put": _index_put, "scatter": _scatter_slice, "triangle": _triangle, "repeat": _repeat, "join": _join,
-    "permute": _permuted,
+    "permute": _permute_cases,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from numpy.polynomial.chebyshev import chebval
 
 from delegate.kernels.erf import quotient
 from delegate.kernels.half_precision import Array
-from delegate.kernels.operands import WIDE, blocked
+from delegate.kernels.operands import WIDE, by_blocks
 from delegate.kernels.special import in_float64
 from delegate.kernels.table import BOOL, INT
 from delegate_kernels_extra.table import TABLE
@@ -258,4 +258,4 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "prims.spherical_bessel_j0": spherical_bessel_j0,
 }  # fmt: skip
 for _name, _function in _UNARY.items():
-    TABLE.kernel(f"{_name}.default", dtypes=WIDE | INT | BOOL)(blocked(partial(in_float64, _function)))
+    TABLE.kernel(f"{_name}.default", dtypes=WIDE | INT | BOOL)(by_blocks(partial(in_float64, _function)))

@@ -14,7 +14,7 @@ import numpy as np
 
 from delegate.kernels.erf import erfc, polynomial, upper_quantile
 from delegate.kernels.half_precision import Array
-from delegate.kernels.operands import WIDE, Operand, blocked
+from delegate.kernels.operands import WIDE, Operand, by_blocks
 from delegate.kernels.special import digamma, in_float64, lgamma, stirling
 from delegate.kernels.table import BOOL, INT
 from delegate_kernels_extra.table import TABLE
@@ -88,7 +88,7 @@ def ndtri(p: Array) -> Array:
 
 
 for _op in ("aten.special_ndtri.default", "prims.ndtri.default"):
-    TABLE.kernel(_op, dtypes=_DTYPES)(blocked(partial(in_float64, ndtri)))
+    TABLE.kernel(_op, dtypes=_DTYPES)(by_blocks(partial(in_float64, ndtri)))
 
 
 _LARGE = 1e5  # from which the first two terms of Temme's expansion are exact to 1e-13

@@ -24,12 +24,12 @@ from delegate.backends.inexact import (
     Nan,
     collapsed_sizes,
     constants_of_zero,
+    find_unrounded,
     floats_of,
     keeps_nan,
     keeps_zero,
     nan_notes,
     returns_to_half,
-    unrounded,
 )
 from delegate.backends.onnx.aot.translations import MOVES
 from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
@@ -172,7 +172,7 @@ class OpenVinoBackend(AskingBackend):
         return _same_types(converted.model, region)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        refused = constants_of_zero(region) | unrounded(region) | unknown_sizes(region)
+        refused = constants_of_zero(region) | find_unrounded(region) | unknown_sizes(region)
         refused |= extremes_of_infinity(region, EXTREMES, _PASSING)
         if refused := refused | collapsed_sizes(region, MEANS | PRODUCTS):
             raise RegionRefused(refused)

@@ -25,7 +25,7 @@ from delegate.backends.quantized_layers import (
     LAYERS,
     Layer,
     coded_value,
-    decoded_value,
+    decode_value,
     find_layer,
     known_value,
     match_integers,
@@ -160,7 +160,7 @@ class CutRegion:
 
     def _in_floats(self, node: Node, why: str) -> Any:
         self.notes.append(f"stored in floats, not in integers: {node.name}, because {why}")
-        return opset.constant(decoded_value(node, self.constants)).output(0)
+        return opset.constant(decode_value(node, self.constants)).output(0)
 
     def finish(self) -> Region:
         """Return the region for the frontend.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from delegate.config.source import AnyModel, Source, raise_all, read_yaml, require_mapping, validated
+from delegate.config.source import AnyModel, Source, raise_all, read_yaml, require_mapping, validate
 from delegate.errors import ConfigError
 from delegate_serve.runtime.settings import MAX_THREADS, MIB, ModelFile, Replicas, Settings, Telemetry
 
@@ -196,7 +196,7 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
     """
     written = Source({}) if path is None else read_yaml(path)
     require_mapping(written)
-    config = validated(written, ServerConfig)
+    config = validate(written, ServerConfig)
     folder = Path() if path is None else path.parent
     raise_all(_problems(config, written, folder, paths))
     common = {name: value for name, value in given.items() if name in ModelKeys.model_fields}

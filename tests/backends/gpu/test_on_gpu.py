@@ -60,7 +60,7 @@ def test_every_schedule_of_a_product(monkeypatch, rule, precision):
 
     def chosen(given, target):
         found = schedules.rules(target).get(rule)
-        made = None if found is None else schedules.applied(found, given, target)
+        made = None if found is None else schedules.apply_rule(found, given, target)
         tried.append(made is not None)
         return by_default(given, target) if made is None else made
 

@@ -13,7 +13,7 @@ from delegate.backends.gpu.webgpu.aot.operators import OPERATORS
 from delegate.backends.onnx.aot.model import to_onnx
 from delegate.backends.onnx.aot.translations import table_of
 from delegate.backends.region import SIZE_DECIDED
-from delegate.backends.selected import decided_by
+from delegate.backends.selected import condition_of
 from tests.support.functions import Function
 
 pytest.importorskip("onnx", reason="onnx is not installed: pip install 'delegate[onnx]'")
@@ -43,5 +43,5 @@ def test_a_decision_by_a_size_is_reported_as_such():
     with known.error_on_new_guards(), pytest.raises(SIZE_DECIDED) as caught:
         to_onnx(copied, table_of(OPERATORS))
     assert re.fullmatch(
-        r"webgpu decides by the sizes of the export: s\d+ >= 16 == False", decided_by("webgpu", caught.value)
+        r"webgpu decides by the sizes of the export: s\d+ >= 16 == False", condition_of("webgpu", caught.value)
     )

@@ -202,7 +202,7 @@ def _no_gathered_images(node: Node) -> Verdict:
     return YES
 
 
-def _preserved_cast(node: Node) -> Verdict:
+def _require_other_cast(node: Node) -> Verdict:
     """No cast from floats to integers, which QNN 2.7 drops before a cast back; to float16 as in `returns_to_half`.
 
     QNN's float16 has no infinity and rounds ties away from zero.
@@ -279,7 +279,7 @@ _POOLS = (
 _AVERAGES = ("avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
 LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.convolution.default": every(_plain_transposed, _no_long_steps, _no_wide_padding, _no_few_channels_of_bytes),
-    "aten._to_copy.default": _preserved_cast,
+    "aten._to_copy.default": _require_other_cast,
     "aten.constant_pad_nd.default": every(_finite, _no_padded_volumes),
     "aten.where.self": _no_mask_of_volumes,
     "aten.addmm.default": plain(beta=1, alpha=1),

@@ -129,17 +129,17 @@ def _is_bare(quantize: Node) -> bool:
 
 def _origins(quantize: Node) -> Set[Node]:
     """Return the nodes that compute the elements of an operand."""
-    reached = _reached(quantize, lambda n: n.all_input_nodes, _moves)
+    reached = _reach(quantize, lambda n: n.all_input_nodes, _moves)
     return {n for n in reached if not _moves(n)}
 
 
 def _readers(quantize: Node) -> Set[Node]:
     """Return the readers of the decoded integers that neither move nor encode them."""
-    passed = [quantize, *_reached(quantize, lambda n: n.users, _passes)]
+    passed = [quantize, *_reach(quantize, lambda n: n.users, _passes)]
     return {user for n in passed if _passes(n) and is_float(n) for user in n.users if not _passes(user)}
 
 
-def _reached(node: Node, step: Callable[[Node], Iterable[Node]], goes_on: Callable[[Node], bool]) -> Set[Node]:
+def _reach(node: Node, step: Callable[[Node], Iterable[Node]], goes_on: Callable[[Node], bool]) -> Set[Node]:
     """Return the nodes that steps from a node reach; `goes_on` accepts the nodes to continue from."""
     reached: set[Node] = set()
     stack = [*step(node)]

@@ -138,14 +138,14 @@ def _spell_out_hardswish(node: Node) -> None:
 def _expand_operands(node: Node) -> None:
     """Expand the operands of a sum before a layer norm."""
     if not _is_quantized(node) and _is_normalized(node):
-        node.args = tuple(_expanded(operand, node) for operand in node.args)
+        node.args = tuple(_expand(operand, node) for operand in node.args)
 
 
 def _is_normalized(node: Node) -> bool:
     return any(op_name(user) in ("aten.layer_norm.default", "aten.native_layer_norm.default") for user in node.users)
 
 
-def _expanded(operand: Argument, node: Node) -> Argument:
+def _expand(operand: Argument, node: Node) -> Argument:
     """Return an operand of a node, expanded to the shape of its result."""
     shape = tensor(node).shape
     if not isinstance(operand, Node) or tensor(operand).shape == shape:

@@ -188,7 +188,7 @@ def _only_exact_rules() -> AbstractContextManager[None]:
         dropped = [rule for module in (_fuse_relus_clips, _min_max_to_clip, _no_op) for rule in module.rules]
         return tuple(rule for rule in rules if rule not in dropped)
 
-    return _replaced("onnxscript.rewriter", "_DEFAULT_REWRITE_RULES", exact)
+    return _replace_private("onnxscript.rewriter", "_DEFAULT_REWRITE_RULES", exact)
 
 
 def _no_transposed_weights() -> AbstractContextManager[None]:
@@ -197,11 +197,11 @@ def _no_transposed_weights() -> AbstractContextManager[None]:
     So the weight has the layout of the program, and methods share its bytes, as a tied embedding and head do.
     """
     module = "onnxscript.optimizer._constant_folding"
-    return _replaced(module, "_DEFAULT_ALWAYS_FOLD_OPS", lambda _: frozenset())
+    return _replace_private(module, "_DEFAULT_ALWAYS_FOLD_OPS", lambda _: frozenset())
 
 
 @contextlib.contextmanager
-def _replaced(module: str, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+def _replace_private(module: str, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
     """Change a private value of a module in a `with` block; another version of it that has none stays as it is."""
     try:
         owner = importlib.import_module(module)

@@ -168,7 +168,7 @@ class OnnxDelegate(Delegate):
         lost: Callable[[], bool] | None = None,
     ) -> None:
         self._open, self._model, self._provider, self._lost = open_, model, provider, lost
-        self._session: _Session | None = self._opened()
+        self._session: _Session | None = self._open_session()
         device(provider.name).add(self)
 
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
@@ -194,7 +194,7 @@ class OnnxDelegate(Delegate):
         with self._provider.lock:
             try:
                 if self._session is None:
-                    self._session = self._opened()
+                    self._session = self._open_session()
                 self._session.run(inputs, outputs)
             except Exception as error:  # see open_session
                 raise_handler_error(error)
@@ -204,7 +204,7 @@ class OnnxDelegate(Delegate):
                     raise
                 raise BackendFailed(f"{self._provider.name} failed at a partition", where=one_line(error)) from error
 
-    def _opened(self) -> _Session:
+    def _open_session(self) -> _Session:
         return _Session(self._open(), self._model)
 
     def _reset(self) -> None:

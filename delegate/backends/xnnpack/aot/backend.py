@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from delegate.backends import aot
 from delegate.backends.aot import PreprocessResult, Region, RegionRefused, Reproduction
-from delegate.backends.inexact import PRODUCTS, Nan, collapsed_sizes, note_of, unrounded
+from delegate.backends.inexact import PRODUCTS, Nan, collapsed_sizes, find_unrounded, note_of
 from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
 from delegate.backends.qdq import DECODES, Coded, coded
 from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
@@ -28,7 +28,7 @@ from delegate.backends.xnnpack.aot.operand import SCALES
 from delegate.backends.xnnpack.aot.rewrite import rewrite
 from delegate.backends.xnnpack.aot.tflite import Model, ModelTooLarge
 from delegate.backends.xnnpack.deviations import DEVIATIONS
-from delegate.backends.xnnpack.runtime.interpreted import covered_operators, open_interpreter
+from delegate.backends.xnnpack.runtime.interpreted import find_covered_operators, open_interpreter
 from delegate.backends.xnnpack.runtime.weights import assemble, extract_constants, pieces, verify_without_constants
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
@@ -90,7 +90,7 @@ class XnnpackBackend(TableBackend):
         return SCHEMES
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused_nodes := unrounded(region) | collapsed_sizes(region, PRODUCTS):
+        if refused_nodes := find_unrounded(region) | collapsed_sizes(region, PRODUCTS):
             raise RegionRefused(refused_nodes)
         builder, compiled = self._compile(region)
         blob = compiled.model
@@ -240,7 +240,7 @@ def _find_covered(blob: bytes, count: int) -> set[int]:
         interpreter._interpreter.AllocateTensors()
     except (RuntimeError, ValueError):
         return set()
-    return covered_operators(interpreter._interpreter, count)
+    return find_covered_operators(interpreter._interpreter, count)
 
 
 _LINEAR = "aten.linear.default"

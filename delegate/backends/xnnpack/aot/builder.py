@@ -25,7 +25,7 @@ from torch.fx.node import map_arg
 from delegate.backends.aot import Region, RegionRefused
 from delegate.backends.qdq import Coded
 from delegate.backends.xnnpack.aot import layout
-from delegate.backends.xnnpack.aot.coding import decoded_as
+from delegate.backends.xnnpack.aot.coding import decoding_parameters
 from delegate.backends.xnnpack.aot.layout import Order, Size
 from delegate.backends.xnnpack.aot.operand import Integers, Operand, exact, example, shape_of, signature
 from delegate.backends.xnnpack.aot.tflite import Array, Model, TensorQuantization
@@ -96,7 +96,7 @@ class RegionBuilder:
     def _take_input(self, node: Node) -> None:
         shape, dtype = shape_of(node), tensor(node).dtype
         order = layout.row_major(len(shape))
-        parameters = decoded_as(node)
+        parameters = decoding_parameters(node)
         if parameters is not None and dtype is torch.uint8:  # XNNPACK's operators take int8; only floats become uint8
             stored = self.variable(shape, order, replace(parameters, zero_point=parameters.zero_point + 128), np.uint8)
             self._inputs.append(stored.index)

@@ -19,7 +19,7 @@ def integers_of(node: Node) -> Integers | None:
     return None if shift is None else Integers(float(np.float32(named["scale"])), int(named["zero_point"]) - shift)
 
 
-def decoded_as(node: Node) -> Integers | None:
+def decoding_parameters(node: Node) -> Integers | None:
     """Return the parameters by which all readers decode a value in integers; None for floats."""
     candidates = {integers_of(user) for user in node.users if op_name(user) == DEQUANTIZE}
     return candidates.pop() if len(candidates) == 1 else None

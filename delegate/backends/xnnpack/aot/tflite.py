@@ -80,7 +80,7 @@ class _Buffer(schema.BufferT):  # type: ignore[misc]
     def Pack(self, builder: flatbuffers.Builder) -> int:  # noqa: N802 - the generated classes call it
         data = None
         if self.data is not None:
-            data = _aligned_vector(builder, self.data)
+            data = _write_aligned_vector(builder, self.data)
             self.before_end = data - 4  # after the vector's length
         schema.BufferStart(builder)
         if data is not None:
@@ -88,7 +88,7 @@ class _Buffer(schema.BufferT):  # type: ignore[misc]
         return int(schema.BufferEnd(builder))
 
 
-def _aligned_vector(builder: flatbuffers.Builder, data: Array) -> int:
+def _write_aligned_vector(builder: flatbuffers.Builder, data: Array) -> int:
     payload = data.reshape(-1).view(np.uint8).data
     builder.StartVector(1, len(payload), _ALIGNMENT)
     builder.head -= len(payload)

@@ -190,7 +190,7 @@ class XnnpackRuntime(BackendRuntime):
     ) -> Delegate:
         try:
             constants = pieces(blob, compile_specs.get("weights", ()), data)
-            reopen = partial(_profiled, blob, constants, compile_specs)
+            reopen = partial(_create_profiled, blob, constants, compile_specs)
             is_requested = compile_specs.get("weight_cache", False)
             if sum(piece.size for piece in constants) >= (LAYER if self._is_large or is_requested else LARGE):
                 with suppress(OSError):  # there are no files in memory here
@@ -201,11 +201,11 @@ class XnnpackRuntime(BackendRuntime):
             model = assembly.result()
             graph = verify(memoryview(model), compile_specs["inputs"], compile_specs["outputs"])
         except (ValueError, LookupError, TypeError) as error:
-            raise _damaged_model(error) from error
-        return _create_delegate(partial(_interpreted, model), graph, compile_specs, reopen)
+            raise _damage_error(error) from error
+        return _create_delegate(partial(_interpret, model), graph, compile_specs, reopen)
 
 
-def _profiled(
+def _create_profiled(
     blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any], report: ReportOperator
 ) -> Delegate | None:
     """Create a delegate that reports XNNPACK's operators; return None if LiteRT reports none here."""
@@ -236,7 +236,7 @@ def _large(blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any
         for start, rest in split_at_constants(blob, constants):
             model.write(start, rest)
         graph = verify(model.view, specs["inputs"], specs["outputs"], [(p.start, p.size) for p in constants])
-        return _create_delegate(partial(_shared, model, constants), graph, specs, reopen)
+        return _create_delegate(partial(_share, model, constants), graph, specs, reopen)
     except BaseException:
         model.close()
         raise
@@ -244,7 +244,7 @@ def _large(blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any
         release_pages(blob)  # and the whole program file, whose pages count as this process's memory
 
 
-def _shared(model: ModelFile, constants: Sequence[Piece], graph: Graph, specs: Mapping[str, Any]) -> Engine:
+def _share(model: ModelFile, constants: Sequence[Piece], graph: Graph, specs: Mapping[str, Any]) -> Engine:
     if sys.platform == "linux":
         from delegate.backends.xnnpack.runtime.sharing import share  # small models need none of it
 
@@ -256,10 +256,10 @@ def _shared(model: ModelFile, constants: Sequence[Piece], graph: Graph, specs: M
         model.write(piece.start, piece.content())
     content = bytes(model.view)
     model.close()
-    return _interpreted(content, graph, specs)
+    return _interpret(content, graph, specs)
 
 
-def _interpreted(model: bytes, graph: Graph, specs: Mapping[str, Any]) -> Engine:
+def _interpret(model: bytes, graph: Graph, specs: Mapping[str, Any]) -> Engine:
     return Interpreted(open_interpreter(model, _threads(specs)), specs["inputs"], specs["outputs"], specs["dynamic"])
 
 
@@ -279,5 +279,5 @@ def _create_delegate(
         raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error
 
 
-def _damaged_model(error: Exception) -> BackendFailed:
+def _damage_error(error: Exception) -> BackendFailed:
     return BackendFailed("the model was not written by this backend", where=str(error), remedy=_DAMAGED)

@@ -102,7 +102,7 @@ class _Number:
         return np.asarray(self._wrapper.GetTensor(self._index, 0), dtype)
 
 
-def covered_operators(wrapper: Any, count: int) -> set[int]:
+def find_covered_operators(wrapper: Any, count: int) -> set[int]:
     """Return the positions of the operators that run inside XNNPACK, from inputs to outputs of its delegate nodes.
 
     Args:

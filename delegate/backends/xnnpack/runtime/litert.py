@@ -128,7 +128,7 @@ def _environment(process: int) -> c_void_p:
 _XNNPACK, _RUN = b"xnnpack", b"runtime_options_string"
 
 
-def _compiled(environment: c_void_p, model: c_void_p, options: Mapping[bytes, str]) -> c_void_p:
+def _compile_model(environment: c_void_p, model: c_void_p, options: Mapping[bytes, str]) -> c_void_p:
     """Compile a model, with options by their identifier."""
     compile_options = _create("CreateOptions")
     try:
@@ -244,7 +244,7 @@ class CompiledModel:
         self._run: Callable[[], int] = _unbound
         self._memory = _NO_MEMORY  # of the arrays
         self._has_taken = False  # that memory, from the thread of the present run
-        self._model = self._compiled = self._profiler = c_void_p()
+        self._model = self._compile_model = self._profiler = c_void_p()
         try:
             self._compile(model, threads, packed, is_profiled)
         except BaseException:
@@ -258,13 +258,13 @@ class CompiledModel:
         options = {_XNNPACK: f"num_threads = {threads}\n{cache}"}
         if is_profiled:
             options[_RUN] = "enable_profiling = true\n"
-        self._compiled = _compiled(environment, self._model, options)
+        self._compile_model = _compile_model(environment, self._model, options)
         is_complete = c_bool()
-        _call("CompiledModelIsFullyAccelerated", self._compiled, byref(is_complete))
+        _call("CompiledModelIsFullyAccelerated", self._compile_model, byref(is_complete))
         if not is_complete.value:
             raise RuntimeError("LiteRT runs some operators on its own kernels, not on XNNPACK")
         if is_profiled:
-            self._profiler = _create("CompiledModelGetProfiler", self._compiled)
+            self._profiler = _create("CompiledModelGetProfiler", self._compile_model)
             _call("StartProfiler", self._profiler)
 
     def bind(self, inputs: Sequence[tuple[int, ...]]) -> None:
@@ -274,7 +274,7 @@ class CompiledModel:
     def _output_sizes(self) -> list[tuple[int, ...]]:
         """Return the sizes of outputs."""
         layouts = (_Layout * len(self._types[1]))()
-        _call("GetCompiledModelOutputTensorLayouts", self._compiled, 0, len(layouts), layouts, True)
+        _call("GetCompiledModelOutputTensorLayouts", self._compile_model, 0, len(layouts), layouts, True)
         return [tuple(layout.sizes[: layout.rank]) for layout in layouts]
 
     def _allocate_arrays(
@@ -298,7 +298,7 @@ class CompiledModel:
         input_handles, output_handles = ((c_void_p * len(b))(*(x.value for x in b)) for b in self._buffers)
         run = _function("RunCompiledModel")
         self._run = functools.partial(
-            run, self._compiled, 0, len(input_handles), input_handles, len(output_handles), output_handles
+            run, self._compile_model, 0, len(input_handles), input_handles, len(output_handles), output_handles
         )
 
     def _unbind(self) -> None:
@@ -313,7 +313,7 @@ class CompiledModel:
         for index, (shape, is_dynamic) in enumerate(zip(shapes, dynamic, strict=True)):
             if is_dynamic:
                 sizes = (c_int * len(shape))(*shape)
-                _call("CompiledModelResizeInputTensor", self._compiled, 0, index, sizes, len(shape))
+                _call("CompiledModelResizeInputTensor", self._compile_model, 0, index, sizes, len(shape))
         self._allocate_arrays(shapes, self._output_sizes(), _THREAD.memory_of_size)
 
     def move_to_thread(self) -> None:
@@ -364,9 +364,9 @@ class CompiledModel:
     def close(self) -> None:
         """Free the model. A second call does nothing."""
         self._unbind()
-        _destroy("CompiledModel", self._compiled)
+        _destroy("CompiledModel", self._compile_model)
         _destroy("Model", self._model)
-        self._compiled = self._model = c_void_p()
+        self._compile_model = self._model = c_void_p()
 
     def __del__(self) -> None:
         self.close()

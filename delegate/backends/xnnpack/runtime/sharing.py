@@ -47,7 +47,7 @@ def share(
     """
     if library() is None:
         return None
-    packed_places = _packed_places(graph)
+    packed_places = _find_packed_places(graph)
     holes = []
     for piece in constants:
         if piece.size >= LEAST_HOLE and (piece.start, piece.size) in packed_places:
@@ -63,7 +63,7 @@ def share(
         if _lacks_weights(model, graph, packed):
             evict_packed(key, on_disk)
             return None
-        shared = CompiledEngine(_compiled(model, graph, threads, packed.reader()), graph, dynamic, packed)
+        shared = CompiledEngine(_compile_model(model, graph, threads, packed.reader()), graph, dynamic, packed)
     except RuntimeError:
         return None
     model.release(graph.weights)
@@ -71,7 +71,7 @@ def share(
     return shared
 
 
-def _packed_places(graph: Graph) -> set[tuple[int, int]]:
+def _find_packed_places(graph: Graph) -> set[tuple[int, int]]:
     """Return the places of weights that XNNPACK reads in packed form only."""
     packed, read = set[tuple[int, int]](), set[tuple[int, int]]()
     for layer in graph.layers:
@@ -85,7 +85,7 @@ def _lacks_weights(model: ModelFile, graph: Graph, packed: PackedWeights) -> boo
     """Return true if packed weights lack some weights of a model."""
     outline = packed.outline()
     before = outline.header()
-    _compiled(model, graph, 1, outline.writer()).close()
+    _compile_model(model, graph, 1, outline.writer()).close()
     return outline.header() != before
 
 
@@ -93,12 +93,12 @@ def _pack(model: ModelFile, graph: Graph, holes: Sequence[Piece], threads: int) 
     for piece in holes:
         model.write(piece.start, piece.content())
     packed = PackedWeights.empty()
-    _compiled(model, graph, threads, packed.writer()).close()
+    _compile_model(model, graph, threads, packed.writer()).close()
     model.release((piece.start, piece.size) for piece in holes)
     return packed
 
 
-def _compiled(model: ModelFile, graph: Graph, threads: int, packed: int) -> CompiledModel:
+def _compile_model(model: ModelFile, graph: Graph, threads: int, packed: int) -> CompiledModel:
     dtypes = ([tensor.dtype for tensor in tensors] for tensors in (graph.inputs, graph.outputs))
     return CompiledModel(model.descriptor, threads, packed, *dtypes)
 

@@ -47,7 +47,7 @@ def compile_library(module: Any, target: CudaTarget, scheduler: Scheduler | None
         path = Path(folder, "library.so")
         try:
             with words:
-                _built(module, words, target, scheduler).export_library(str(path))
+                _build(module, words, target, scheduler).export_library(str(path))
         except DelegateError:
             raise
         except Exception as error:  # whatever TVM raises across its boundary
@@ -55,7 +55,7 @@ def compile_library(module: Any, target: CudaTarget, scheduler: Scheduler | None
         return path.read_bytes()
 
 
-def _built(module: Any, words: Any, target: CudaTarget, scheduler: Scheduler | None) -> Any:
+def _build(module: Any, words: Any, target: CudaTarget, scheduler: Scheduler | None) -> Any:
     """Build a module by TVM's default passes for the target, with our own schedules."""
     import tvm
     from tvm import relax

@@ -153,7 +153,7 @@ def _const(number: float) -> Any:
     return tirx.const(float(number), "float32")
 
 
-def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then: Any = lambda y: y) -> Any:
+def _bound_in_block(importer: Any, x: Any, low: float | None, high: float | None, then: Any = lambda y: y) -> Any:
     """Bound x in one block, which TVM fuses with the operator before it. Comparisons with NaN are false: NaN stays."""
     from tvm import tirx
 
@@ -168,17 +168,17 @@ def _bounded(importer: Any, x: Any, low: float | None, high: float | None, then:
 
 
 def _relu(importer: Any, node: Node) -> Any:
-    return _bounded(importer, importer.env[arguments(node)["self"]], 0.0, None)
+    return _bound_in_block(importer, importer.env[arguments(node)["self"]], 0.0, None)
 
 
 def _hardtanh(importer: Any, node: Node) -> Any:
     args = arguments(node)
-    return _bounded(importer, importer.env[args["self"]], args["min_val"], args["max_val"])
+    return _bound_in_block(importer, importer.env[args["self"]], args["min_val"], args["max_val"])
 
 
 def _clamp(importer: Any, node: Node) -> Any:
     args = arguments(node)
-    return _bounded(importer, importer.env[args["self"]], args["min"], args["max"])
+    return _bound_in_block(importer, importer.env[args["self"]], args["min"], args["max"])
 
 
 def _hardsigmoid(importer: Any, node: Node) -> Any:
@@ -186,7 +186,7 @@ def _hardsigmoid(importer: Any, node: Node) -> Any:
 
     x = importer.env[arguments(node)["self"]]
     raised = importer.block_builder.emit(relax.op.add(x, relax.const(3.0, str(x.ty.dtype))))
-    return _bounded(importer, raised, 0.0, 6.0, lambda y: y / _const(6))
+    return _bound_in_block(importer, raised, 0.0, 6.0, lambda y: y / _const(6))
 
 
 def _elu(importer: Any, node: Node) -> Any:

@@ -67,7 +67,7 @@ class _Guard:
 
     def __call__(self, node: Node) -> Any:
         env = self.importer.env
-        before = {n: env[n] for n in _computed(node)}
+        before = {n: env[n] for n in _operands_of_arithmetic(node)}
         try:
             env.update({n: self._operand(node, n, value) for n, value in before.items()})
             return self._as_planned(node, self.convert(node))
@@ -110,7 +110,7 @@ def factors(node: Node) -> tuple[Node, ...]:
     return tuple(args[name] for name in row.lower.products)
 
 
-def _computed(node: Node) -> list[Node]:
+def _operands_of_arithmetic(node: Node) -> list[Node]:
     """Return the operands of arithmetic, without those that are only moved."""
     row = TABLE.get(op_name(node))
     if row is None or row.lower.moves:

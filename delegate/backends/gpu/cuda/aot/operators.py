@@ -35,7 +35,7 @@ def _some_factor(node: Node) -> Verdict:
     return YES if args["beta"] or args["alpha"] else no(Reason.ATTRIBUTE, "beta=0 and alpha=0")
 
 
-def _unscaled(node: Node) -> Verdict:
+def _has_unit_scales(node: Node) -> Verdict:
     """The scale and the input_scale are 1, and alpha is finite."""
     args = arguments(node)
     if args["scale"] == args["input_scale"] == 1 and abs(args["alpha"]) < 1e38:
@@ -156,7 +156,7 @@ _ROWS = (
         dtypes=_BOOL,
     ),
     *_rows(*_named("Tensor", "bitwise_and", "bitwise_or", "bitwise_xor"), dtypes=_BOOL | _INTS),
-    *_rows("elu.default", check=_unscaled),
+    *_rows("elu.default", check=_has_unit_scales),
     *_rows("clamp.default", "hardtanh.default", check=no_nan),
     *_rows("mm.default", "bmm.default", products=("self", "mat2")),
     *_rows("addmm.default", products=("mat1", "mat2"), check=_some_factor),

@@ -52,24 +52,24 @@ def cast(importer: Any, value: Any, precision: str) -> Any:
 
     builder = importer.block_builder
     if precision == TF32:
-        return _rounded(importer, value, "to_tf32", lambda bits: (bits + _HALF) & _MANTISSA)
+        return _round_block(importer, value, "to_tf32", lambda bits: (bits + _HALF) & _MANTISSA)
     if str(value.ty.dtype) == precision:
         return value
     if precision == _BFLOAT16:
         wide = cast(importer, value, "float32")
-        value = _rounded(importer, wide, "to_bfloat16", lambda bits: (bits + ((bits >> 16) & 1) + 0x7FFF) & ~0xFFFF)
+        value = _round_block(importer, wide, "to_bfloat16", lambda bits: (bits + ((bits >> 16) & 1) + 0x7FFF) & ~0xFFFF)
     return builder.emit(relax.op.astype(value, precision))
 
 
-def _rounded(importer: Any, value: Any, name: str, round_bits: Callable[[Any], Any]) -> Any:
+def _round_block(importer: Any, value: Any, name: str, round_bits: Callable[[Any], Any]) -> Any:
     """Round float32 by its bits, as one block of this name; NaN stays."""
     from tvm import tirx
 
-    def rounded(x: Any) -> Any:
+    def round_tensor(x: Any) -> Any:
         bits = round_bits(tirx.reinterpret("int32", x))
         return tirx.Select(tirx.isnan(x), x, tirx.reinterpret("float32", bits))
 
-    return elementwise(importer, value, rounded, name)
+    return elementwise(importer, value, round_tensor, name)
 
 
 def elementwise(importer: Any, x: Any, function: Callable[[Any], Any], name: str) -> Any:

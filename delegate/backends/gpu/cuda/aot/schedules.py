@@ -70,7 +70,7 @@ class Tiled:
         total, last = steps[sums[0]], steps[-1]
         for block in steps[: sums[0]]:
             _parallel(schedule, block)
-        shared = _shared_axis(schedule, total)
+        shared = _find_shared_axis(schedule, total)
         if last is total:
             last = schedule.cache_write(total, 0, "global")
         loops = schedule.get_loops(last)
@@ -113,7 +113,7 @@ def _parallel(schedule: Any, block: Any) -> None:
         schedule.parallel(schedule.fuse(*outer))
 
 
-def _shared_axis(schedule: Any, block: Any) -> int:
+def _find_shared_axis(schedule: Any, block: Any) -> int:
     """Return the axis along which a block repeats the reads of its last axis; without one, the last but one."""
     axes = _axes(schedule, block, tirx.IterVar.DataPar)
     for region in schedule.get(block).reads:
@@ -229,10 +229,10 @@ class TensorCores:
         store = schedule.cache_write(outer, 0, "wmma.accumulator")
         for written in (store, shared):
             schedule.reverse_compute_at(written, warp)
-        tile = _tiled(schedule, store, TILE, unroll=False)
+        tile = _tile(schedule, store, TILE, unroll=False)
         (fill,) = schedule.get_child_blocks(schedule.decompose_reduction(outer, k0))
-        schedule.tensorize(_tiled(schedule, left, names.summed), names.load_a)
-        schedule.tensorize(_tiled(schedule, right, names.summed), names.load_b)
+        schedule.tensorize(_tile(schedule, left, names.summed), names.load_a)
+        schedule.tensorize(_tile(schedule, right, names.summed), names.load_b)
         schedule.tensorize(schedule.get_loops(fill)[-2], names.fill)
         schedule.tensorize(tile, names.store)
         schedule.tensorize(schedule.get_loops(block)[-3], names.multiply)
@@ -276,7 +276,7 @@ def _as_product(schedule: Any, block: Any) -> Any:
     return block
 
 
-def _tiled(schedule: Any, block: Any, columns: int, unroll: bool = True) -> Any:
+def _tile(schedule: Any, block: Any, columns: int, unroll: bool = True) -> Any:
     """Split the two inner loops of a block into tiles; return the loop that is one tile."""
     i, j = schedule.get_loops(block)[-2:]
     (i, inner), (j, last) = (schedule.split(loop, [None, size]) for loop, size in ((i, TILE), (j, columns)))
@@ -296,7 +296,7 @@ def rules(target: CudaTarget) -> Rules:
     return _for_host() if target.is_host else _for_gpu(target)
 
 
-def applied(rule: Any, function: Any, target: CudaTarget) -> Any:
+def apply_rule(rule: Any, function: Any, target: CudaTarget) -> Any:
     """Return a function scheduled by a rule; None if the rule does not fit."""
     try:
         schedule = rule.apply(function, tvm.target.Target(dict(target.for_tvm())), False)
@@ -315,7 +315,7 @@ def by_default(function: Any, target: CudaTarget) -> Any:
     """
     if _SCHEDULED in (function.attrs or ()):
         return function
-    candidates = (applied(rule, function, target) for rule in rules(target).values())
+    candidates = (apply_rule(rule, function, target) for rule in rules(target).values())
     scheduled = next((f for f in candidates if f is not None), None)
     if scheduled is None:
         raise RegionFailed(f"no schedule for {target} fits a TVM function over {list(function.params)}")

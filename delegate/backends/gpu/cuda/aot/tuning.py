@@ -136,7 +136,7 @@ class Tuner:
 
     def schedule(self, functions: Sequence[Any]) -> list[Any]:
         """Return every function with its fastest known schedule, or with the default one."""
-        from delegate.backends.gpu.cuda.aot.schedules import applied, by_default, rules
+        from delegate.backends.gpu.cuda.aot.schedules import apply_rule, by_default, rules
 
         if self._left:
             for function in sorted(functions, key=_work, reverse=True):
@@ -144,7 +144,7 @@ class Tuner:
         table, scheduled = rules(self._target), []
         for function in functions:
             times = {name: t for name, t in self._times(function).items() if t is not None and name in table}
-            best = applied(table[min(times, key=times.__getitem__)], function, self._target) if times else None
+            best = apply_rule(table[min(times, key=times.__getitem__)], function, self._target) if times else None
             scheduled.append(by_default(function, self._target) if best is None else best)
         return scheduled
 
@@ -153,13 +153,13 @@ class Tuner:
 
     def _measure(self, function: Any) -> None:
         """Measure the schedules without a measurement, as long as trials are left."""
-        from delegate.backends.gpu.cuda.aot.schedules import applied, rules
+        from delegate.backends.gpu.cuda.aot.schedules import apply_rule, rules
 
         if not _is_static(function):
             return
         known, before, hashed = self._times(function), self.measured, _name(function)
         for name, rule in rules(self._target).items():
-            scheduled = None if name in known or not self._left else applied(rule, function, self._target)
+            scheduled = None if name in known or not self._left else apply_rule(rule, function, self._target)
             if scheduled is not None:
                 seconds = _seconds(scheduled, self._target)
                 self._database.add(TuningRecord(hashed, self._target.arch, self._version, name, seconds))

@@ -109,7 +109,9 @@ def is_software(registered: Provider) -> bool:
 
 def describe(registered: Provider) -> str:
     """Return the device for messages: adapter, driver and limits, and "(software)" if a CPU emulates it."""
-    return f"WebGPU on {adapter(registered) or _listed(registered)}{' (software)' if is_software(registered) else ''}"
+    return (
+        f"WebGPU on {adapter(registered) or _device_name(registered)}{' (software)' if is_software(registered) else ''}"
+    )
 
 
 def adapter(registered: Provider) -> Adapter | None:
@@ -118,7 +120,7 @@ def adapter(registered: Provider) -> Adapter | None:
     return next((a for a in adapters() if a.is_cpu == software), None)
 
 
-def _listed(registered: Provider) -> str:
+def _device_name(registered: Provider) -> str:
     """Return the name of the device in ONNX Runtime."""
     device = registered.devices[0].device
     return " ".join(part for part in (device.vendor, device.metadata.get("Description", "")) if part) or "GPU"

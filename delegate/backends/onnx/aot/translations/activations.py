@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from delegate.backends.lowering import every, no_nan
 from delegate.backends.onnx.aot.translations.elementwise import log1p_series
-from delegate.backends.onnx.aot.translations.row import floating, ints, ops, row, scalar, typed
+from delegate.backends.onnx.aot.translations.row import floating, ints, ops, row, scalar, set_dtype
 from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -52,7 +52,7 @@ def glu(x: Any, dim: int = -1) -> Any:
     """Return the first half of a dimension times the sigmoid of the second half."""
     op = ops()
     first, second = op.Split(x, axis=dim, num_outputs=2)
-    return op.Div(first, _decay(typed(second, x)))
+    return op.Div(first, _decay(set_dtype(second, x)))
 
 
 def _decay(x: Any) -> Any:
@@ -63,7 +63,7 @@ def _decay(x: Any) -> Any:
 def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """Return log(1 + exp(beta x)) / beta, computed so that nothing overflows and small results keep their digits."""
     op = ops()
-    scaled = x if beta == 1 else typed(op.Mul(x, scalar(beta, x)), x)
+    scaled = x if beta == 1 else set_dtype(op.Mul(x, scalar(beta, x)), x)
     beyond = op.Relu(x) if beta > 0 else op.Min(x, scalar(0.0, x))
     tail = _log1p_exp(scaled)
     return op.Add(beyond, tail if beta == 1 else op.Mul(tail, scalar(1 / beta, x)))
@@ -75,7 +75,7 @@ def _log1p_exp(x: Any) -> Any:
     last = _SERIES[x.dtype.name]
     if not last:
         return op.Log(op.Add(op.Exp(op.Max(decay, scalar(_VANISHED, x))), scalar(1.0, x)))
-    return log1p_series(typed(op.Exp(decay), x), last)
+    return log1p_series(set_dtype(op.Exp(decay), x), last)
 
 
 def mish(x: Any) -> Any:
@@ -87,7 +87,7 @@ def mish(x: Any) -> Any:
 def log_sigmoid(x: Any) -> Any:
     """Return -softplus(-x), because the exporter's log(sigmoid(x)) is -inf from -104 down."""
     op = ops()
-    return op.Neg(softplus(typed(op.Neg(x), x)))
+    return op.Neg(softplus(set_dtype(op.Neg(x), x)))
 
 
 def celu(x: Any, alpha: float = 1.0) -> Any:

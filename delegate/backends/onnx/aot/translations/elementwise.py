@@ -23,14 +23,14 @@ from delegate.backends.onnx.aot.translations.row import (
     floating,
     floating_inputs,
     is_integer,
+    keeps_dtype,
     numbers,
     operand,
     ops,
-    promoted,
     row,
     same_dtypes,
     scalar,
-    typed,
+    set_dtype,
 )
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -72,7 +72,7 @@ def trunc(x: Any) -> Any:
     return op.Where(op.Less(x, scalar(0.0, x)), op.Ceil(x), op.Floor(x))
 
 
-def rounded(x: Any) -> Any:
+def round_ties_to_even(x: Any) -> Any:
     """Round to the nearest whole number, and a tie to the even one."""
     op, half = ops(), scalar(0.5, x)
     low = op.Floor(x)
@@ -131,7 +131,7 @@ def erf(x: Any) -> Any:
     return ops().Sub(scalar(1.0, x), erfc(x))
 
 
-def converted(x: Any, *, dtype: int, **_: Any) -> Any:
+def convert(x: Any, *, dtype: int, **_: Any) -> Any:
     """Cast to a dtype; to booleans by a comparison, since QNN's cast of integers is wrong."""
     import onnx_ir
 
@@ -184,7 +184,7 @@ def cosh(x: Any) -> Any:
 def asin(x: Any) -> Any:
     """Return atan2(x, sqrt(1 - x * x)), whose second argument is never negative."""
     op, one = ops(), scalar(1.0, x)
-    return atan2(x, typed(op.Sqrt(op.Mul(op.Sub(one, x), op.Add(one, x))), x))
+    return atan2(x, set_dtype(op.Sqrt(op.Mul(op.Sub(one, x), op.Add(one, x))), x))
 
 
 def acos(x: Any) -> Any:
@@ -315,15 +315,15 @@ def floor_modulo(x: Any, y: Any) -> Any:
 
 def divide(x: Any, y: Any, *, rounding_mode: str) -> Any:
     """Return the quotient, rounded down or towards 0."""
-    return _divided(x, y, rounding_mode, fmod)
+    return _divide(x, y, rounding_mode, fmod)
 
 
 def divide_by_modulo(x: Any, y: Any, *, rounding_mode: str) -> Any:
     """Return the quotient, rounded down or towards 0, computed from the remainder."""
-    return _divided(x, y, rounding_mode, modulo)
+    return _divide(x, y, rounding_mode, modulo)
 
 
-def _divided(x: Any, y: Any, rounding_mode: str, left_of: Callable[[Any, Any], Any]) -> Any:
+def _divide(x: Any, y: Any, rounding_mode: str, left_of: Callable[[Any, Any], Any]) -> Any:
     """Return the quotient: down is one below the whole quotient if a remainder has another sign than the divisor."""
     op = ops()
     x, y = _both(x, y)
@@ -347,7 +347,7 @@ _PARTS = (
     "Abs", "Floor", "Ceil", "Min", "Mul", "Div", "Sub", "Add", "Neg", "Where", "Less", "Greater", "GreaterOrEqual",
     "Equal",
 )  # fmt: skip
-_OPERANDS = every(numbers, same_dtypes, promoted)
+_OPERANDS = every(numbers, same_dtypes, keeps_dtype)
 _WAYS: Mapping[str, Mapping[str, Callable[..., Any]]] = {  # ONNX operator -> operator of torch -> by that
     "Mod": {"fmod": modulo, "remainder": floor_modulo, "div": divide_by_modulo},
     "Div": {"fmod": fmod, "remainder": remainder, "div": divide},
@@ -358,7 +358,7 @@ ROWS = (
     *(row(f"aten.{name}.default", (onnx,), floating) for name, onnx in _UNARY.items()),
     row("aten.sign.default", ("Sub",), floating, translate=sign, between=("Greater", "Less", "Cast")),
     row(
-        "aten.round.default", ("Floor", "Sub", "Mul", "Add", "Where"), floating, translate=rounded,
+        "aten.round.default", ("Floor", "Sub", "Mul", "Add", "Where"), floating, translate=round_ties_to_even,
         between=("Greater", "Equal", "Cast"),
     ),
     row("aten.trunc.default", ("Where", "Ceil", "Floor"), floating, translate=trunc, between=("Less",)),
@@ -392,7 +392,7 @@ ROWS = (
         for name, onnx in _ORDER.items()
         for overload in ("Tensor", "Scalar")
     ),
-    row("aten._to_copy.default", ("Cast",), anything, translate=converted, between=("Equal", "Not")),
+    row("aten._to_copy.default", ("Cast",), anything, translate=convert, between=("Equal", "Not")),
     row("aten.tan.default", ("Sin", "Cos", "Div"), floating, translate=tan),
     row("aten.sinh.default", (*_SINH, "Sub"), floating, translate=sinh),
     row("aten.cosh.default", (*_SINH, "Add"), floating, translate=cosh),

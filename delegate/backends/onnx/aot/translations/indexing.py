@@ -10,8 +10,8 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import anything, every
-from delegate.backends.onnx.aot.translations.moving import masked
-from delegate.backends.onnx.aot.translations.row import INDICES, axis_of, cast, floating, ints, ops, row, static, taken
+from delegate.backends.onnx.aot.translations.moving import pad_by_mask
+from delegate.backends.onnx.aot.translations.row import INDICES, axis_of, cast, floating, ints, ops, row, static, take
 from delegate.edge.node import arguments, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -38,7 +38,7 @@ def split(indices: Indices, rank: int) -> tuple[list[int], list[int]]:
     return chosen, [axis for axis in range(rank) if axis not in chosen]
 
 
-def stacked(x: Any, indices: Indices) -> Any:
+def stack_indices(x: Any, indices: Indices) -> Any:
     """Return the indices as ONNX's ND operators require them: not negative, stacked along a new last dimension."""
     op, (chosen, _) = ops(), split(indices, len(x.shape))
     common = shape_of(indices)
@@ -75,7 +75,7 @@ def index(x: Any, indices: Indices) -> Any:
     if len(chosen) == 1:
         return op.Gather(x, indices[chosen[0]], axis=chosen[0])
     first = x if chosen + others == list(range(len(x.shape))) else op.Transpose(x, perm=chosen + others)
-    gathered, order = op.GatherND(first, stacked(x, indices)), order_of(indices, len(x.shape))
+    gathered, order = op.GatherND(first, stack_indices(x, indices)), order_of(indices, len(x.shape))
     return gathered if order == sorted(order) else op.Transpose(gathered, perm=order)
 
 
@@ -92,20 +92,20 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     last = op.Transpose(x, perm=[*others, first, second])
     rows, columns = x.shape[first], x.shape[second]
     flat = op.Reshape(last, ints([*(x.shape[axis] for axis in others), rows * columns]))
-    return taken(flat, len(others), torch.arange(rows * columns).view(rows, columns).diagonal(offset))
+    return take(flat, len(others), torch.arange(rows * columns).view(rows, columns).diagonal(offset))
 
 
 def as_strided(x: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
     """Gather from the flattened tensor at the places of a contiguous tensor's strides."""
     count = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + (storage_offset or 0)
     places = torch.arange(count).as_strided(tuple(size), tuple(stride), storage_offset or 0)
-    return taken(ops().Reshape(x, ints([-1])), 0, places)
+    return take(ops().Reshape(x, ints([-1])), 0, places)
 
 
 def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     """Return windows of a dimension, which are the new last dimension."""
     op, axis, rank = ops(), axis_of(dimension, x), len(x.shape)
-    windows = taken(x, axis, torch.arange(x.shape[axis]).unfold(0, size, step))
+    windows = take(x, axis, torch.arange(x.shape[axis]).unfold(0, size, step))
     if axis == rank - 1:
         return windows
     return op.Transpose(windows, perm=[*range(axis + 1), *range(axis + 2, rank + 1), axis + 1])
@@ -115,11 +115,11 @@ def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[i
     """Return the pixels of all windows of a padded image, one column per window."""
     op, (_, channels, height, width) = ops(), x.shape
     if any(padding):
-        x = masked(x, [p for p in reversed(padding) for _ in range(2)])
+        x = pad_by_mask(x, [p for p in reversed(padding) for _ in range(2)])
         height, width = height + 2 * padding[0], width + 2 * padding[1]
     numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
     places = torch.ops.aten.im2col(numbers, kernel_size, dilation, [0, 0], stride)[0].long()
-    pixels = taken(op.Reshape(x, ints([0, channels, height * width])), 2, places)
+    pixels = take(op.Reshape(x, ints([0, channels, height * width])), 2, places)
     return op.Reshape(pixels, ints([0, channels * places.shape[0], places.shape[1]]))
 
 

@@ -24,7 +24,7 @@ from delegate.backends.onnx.aot.translations.row import (
     same_dtypes,
     scalar,
     static,
-    taken,
+    take,
 )
 from delegate.backends.onnx.aot.translations.row import constant as filled
 from delegate.edge.node import arguments, tensor
@@ -43,7 +43,7 @@ def roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     """
     op = ops()
     if not dims:
-        flat = taken(op.Reshape(x, ints([-1])), 0, torch.arange(math.prod(x.shape)).roll(tuple(shifts)))
+        flat = take(op.Reshape(x, ints([-1])), 0, torch.arange(math.prod(x.shape)).roll(tuple(shifts)))
         return op.Reshape(flat, ints(list(x.shape)))
     for shift, dim in zip(shifts, dims, strict=True):
         axes, cut = ints([dim]), -(shift % x.shape[dim])
@@ -55,7 +55,7 @@ def roll(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     return x
 
 
-def squeezed(x: Any, dim: Sequence[int]) -> Any:
+def squeeze(x: Any, dim: Sequence[int]) -> Any:
     """Return the tensor without the listed dimensions of size 1."""
     op = ops()
     gone = [d for d in dim if x.shape[d] == 1]
@@ -100,7 +100,7 @@ def _known_cut(node: Node) -> Verdict:
     return YES if all(p >= 0 for p in _pad(node)) else _known_sizes(node)
 
 
-def _filled(node: Node) -> Verdict:
+def _has_border(node: Node) -> Verdict:
     """There are elements to repeat at the border."""
     source = node.all_input_nodes[0]
     return YES if tensor(source).numel() else no(Reason.ATTRIBUTE, f"{source.name} has no elements")
@@ -124,21 +124,21 @@ def places(size: int, before: int, after: int, mode: str) -> torch.Tensor:
     return torch.where(folded < size, folded, period - folded)
 
 
-def repeated(mode: str, x: Any, padding: Pad) -> Any:
+def repeat_border(mode: str, x: Any, padding: Pad) -> Any:
     """Gather once per padded dimension."""
     rank = len(x.shape)
     result = x
     for i, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
         axis = rank - 1 - i
         if before or after or (result is x and 2 * i + 2 == len(padding)):
-            result = taken(result, axis, places(x.shape[axis], before, after, mode))
+            result = take(result, axis, places(x.shape[axis], before, after, mode))
     return result
 
 
-def padded(mode: str, x: Any, padding: Pad) -> Any:
+def pad_by_operator(mode: str, x: Any, padding: Pad) -> Any:
     """Pad by ONNX's own operator; gather if elements are cut."""
     if min(padding) < 0:
-        return repeated(mode, x, padding)
+        return repeat_border(mode, x, padding)
     return ops().Pad(x, ints(_by_axis(padding, len(x.shape))), None, mode=mode)
 
 
@@ -148,14 +148,14 @@ def constant(x: Any, pad: Pad, value: float = 0.0) -> Any:
     return ops().Pad(_cut(x, pad), ints(amounts), scalar(value, x))
 
 
-def masked(x: Any, pad: Pad, value: float = 0.0) -> Any:
+def pad_by_mask(x: Any, pad: Pad, value: float = 0.0) -> Any:
     """Pad by a value without ONNX's Pad: repeat the elements at the border, then replace them by the value."""
     result, inside = x, torch.ones([1] * len(x.shape), dtype=torch.bool)
     for i, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
         axis, size = len(x.shape) - 1 - i, x.shape[len(x.shape) - 1 - i]
         if before or after:
             positions = torch.arange(-before, size + after)
-            result = taken(result, axis, positions.clamp(0, size - 1))
+            result = take(result, axis, positions.clamp(0, size - 1))
             along = [-1 if d == axis else 1 for d in range(len(x.shape))]
             inside = inside & ((positions >= 0) & (positions < size)).view(along)
     if inside.all():
@@ -188,10 +188,10 @@ def _rows(op: str, mode: str, onnx: str) -> tuple[Row, Row]:
             (onnx,),
             every(_known_widths, _known_cut),
             keep=True,
-            translate=partial(padded, mode),
+            translate=partial(pad_by_operator, mode),
             between=("Gather",),
         ),
-        row(op, ("Gather",), every(_known_widths, _known_sizes), keep=True, translate=partial(repeated, mode)),
+        row(op, ("Gather",), every(_known_widths, _known_sizes), keep=True, translate=partial(repeat_border, mode)),
     )
 
 
@@ -199,7 +199,7 @@ COPIES = (
     row("aten.view.default", _SHAPE, anything),
     row("aten.expand.default", ("Expand",), anything),
     row("aten.permute.default", ("Transpose",), anything),
-    row("aten.squeeze.dims", ("Squeeze",), anything, translate=squeezed),
+    row("aten.squeeze.dims", ("Squeeze",), anything, translate=squeeze),
     row("aten.unsqueeze.default", ("Unsqueeze",), anything),
     row("aten.cat.default", ("Concat",), same_dtypes),
     row("aten.slice.Tensor", ("Slice",), anything),
@@ -221,8 +221,8 @@ ROWS = (
     row(
         "aten.constant_pad_nd.default",
         ("Gather", "Where"),
-        every(floating, static, _known_widths, _filled),
-        translate=masked,
+        every(floating, static, _known_widths, _has_border),
+        translate=pad_by_mask,
     ),
     *_rows("aten.reflection_pad1d.default", "reflect", "Pad(reflect)"),
     *_rows("aten.reflection_pad2d.default", "reflect", "Pad(reflect)"),

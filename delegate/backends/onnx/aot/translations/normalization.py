@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every, first_result_only
-from delegate.backends.onnx.aot.translations.row import constant, floating, ints, ops, plain, row, scalar, typed
+from delegate.backends.onnx.aot.translations.row import constant, floating, ints, ops, plain, row, scalar, set_dtype
 from delegate.edge.node import arguments, is_static
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -32,7 +32,7 @@ def layer_norm(
 ) -> Any:
     """Return a layer norm; without a weight, by ones of the shape. The exporter's have size 1 if sizes are symbols."""
     op = ops()
-    weight = _filled(1.0, shape, x) if weight is None else weight
+    weight = _fill(1.0, shape, x) if weight is None else weight
     result, _, _ = op.LayerNormalization(x, weight, bias, axis=-len(shape), epsilon=eps)
     return result
 
@@ -42,7 +42,7 @@ def native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps:
     return (layer_norm(x, shape, weight, bias, eps),)
 
 
-def _filled(number: float, shape: Sequence[int], like: Any) -> Any:
+def _fill(number: float, shape: Sequence[int], like: Any) -> Any:
     """Return a constant of equal numbers, in the dtype of `like`."""
     return ops().CastLike(constant(torch.full(tuple(shape), number)), like)
 
@@ -52,10 +52,10 @@ def group_norm(
 ) -> Any:
     """Return a group norm: groups as instances, then weights per channel, as providers have no GroupNormalization."""
     op = ops()
-    plain_weight, plain_bias = (_filled(number, [num_groups], x) for number in (1.0, 0.0))
+    plain_weight, plain_bias = (_fill(number, [num_groups], x) for number in (1.0, 0.0))
     groups = op.Reshape(x, ints([x.shape[0], num_groups, -1]))
     normal = op.Reshape(op.InstanceNormalization(groups, plain_weight, plain_bias, epsilon=eps), ints(x.shape))
-    return _weighted(normal, weight, bias, len(x.shape))
+    return _apply_weight(normal, weight, bias, len(x.shape))
 
 
 def native_group_norm(
@@ -72,7 +72,7 @@ def _normal(x: Any, axes: Sequence[int], eps: float) -> Any:
     return op.Div(centred, op.Sqrt(op.Add(op.ReduceMean(op.Mul(centred, centred), ints(axes)), scalar(eps, x))))
 
 
-def _weighted(normal: Any, weight: Any, bias: Any, rank: int) -> Any:
+def _apply_weight(normal: Any, weight: Any, bias: Any, rank: int) -> Any:
     op, per_channel = ops(), ints([-1, *[1] * (rank - 2)])
     if weight is not None:
         normal = op.Mul(normal, op.Reshape(weight, per_channel))
@@ -84,8 +84,8 @@ def group_norm_by_means(
 ) -> Any:
     """Return a group norm by means, for providers without InstanceNormalization."""
     op = ops()
-    groups = typed(op.Reshape(x, ints([x.shape[0], num_groups, -1])), x)
-    return _weighted(op.Reshape(_normal(groups, [2], eps), ints(x.shape)), weight, bias, len(x.shape))
+    groups = set_dtype(op.Reshape(x, ints([x.shape[0], num_groups, -1])), x)
+    return _apply_weight(op.Reshape(_normal(groups, [2], eps), ints(x.shape)), weight, bias, len(x.shape))
 
 
 def native_group_norm_by_means(
@@ -99,13 +99,13 @@ def instance_norm_by_means(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float, eps: float, cudnn: bool
 ) -> Any:
     """Return an instance norm by means, for providers without InstanceNormalization."""
-    return _weighted(_normal(x, range(2, len(x.shape)), eps), weight, bias, len(x.shape))
+    return _apply_weight(_normal(x, range(2, len(x.shape)), eps), weight, bias, len(x.shape))
 
 
 def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
     """Return a batch norm with the statistics of the batch itself."""
     axes = [axis for axis in range(len(x.shape)) if axis != 1]
-    return (_weighted(_normal(x, axes, eps), weight, bias, len(x.shape)),)
+    return (_apply_weight(_normal(x, axes, eps), weight, bias, len(x.shape)),)
 
 
 _BY_MEANS = ("ReduceMean", "Sub", "Mul", "Sqrt", "Add", "Div", "Reshape")

@@ -17,11 +17,11 @@ from delegate.backends.onnx.aot.translations.row import (
     floating,
     floating_inputs,
     ints,
+    multiply_by_weights,
     ops,
     row,
     static,
-    taken,
-    weighted,
+    take,
 )
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -62,7 +62,7 @@ def _unknown(source: Node) -> Verdict:
     return no(Reason.DYNAMIC_SHAPE, f"{source.name} has sizes that depend on the inputs")
 
 
-def _batched(node: Node) -> Verdict:
+def _has_batch(node: Node) -> Verdict:
     """The operand has a batch dimension."""
     source, args = node.all_input_nodes[0], arguments(node)
     rank, window = tensor(source).dim(), args["kernel_size" if "kernel_size" in args else "output_size"]
@@ -170,7 +170,7 @@ def maximum(
         before, extra, padding = padding, [e + p for e, p in zip(extra, padding, strict=True)], before
     first = len(x.shape) - rank
     for axis, (size, front, after) in enumerate(zip(x.shape[first:], before, extra, strict=True), start=first):
-        x = taken(x, axis, torch.arange(-front, size + after).clamp(0, size - 1)) if front or after else x
+        x = take(x, axis, torch.arange(-front, size + after).clamp(0, size - 1)) if front or after else x
     return (op.MaxPool(x, **window, pads=[*padding, *padding])[0],)
 
 
@@ -214,7 +214,7 @@ def adaptive_average(x: Any, output_size: Sizes, *, summed: bool = False) -> Any
     shape, result = list(x.shape), x
     for axis, target in zip(range(rank - count, rank), output_size, strict=True):
         weights = F.adaptive_avg_pool1d(torch.eye(shape[axis]), target)
-        result = weighted(result, axis, weights.t(), shape, x)
+        result = multiply_by_weights(result, axis, weights.t(), shape, x)
         shape[axis] = target
     return result
 
@@ -232,9 +232,9 @@ def _windows(x: Any, output_size: Sizes) -> list[int]:
     return [s // size for s, size in zip(x.shape[-len(output_size) :], output_size, strict=True)]
 
 
-_AVERAGE = every(floating, _batched, _known_windows)
-_MAXIMUM = every(floating_inputs, first_result_only, _batched, _known_windows, _dense)
-_ADAPTIVE = every(floating, _batched, _known_sizes)
+_AVERAGE = every(floating, _has_batch, _known_windows)
+_MAXIMUM = every(floating_inputs, first_result_only, _has_batch, _known_windows, _dense)
+_ADAPTIVE = every(floating, _has_batch, _known_sizes)
 
 ROWS = (
     *(
@@ -279,7 +279,7 @@ ROWS = (
     *(
         row(
             f"aten.adaptive_max_pool{n}d.default", ("ReduceMax", "MaxPool"),
-            every(floating_inputs, first_result_only, _batched, _even_windows), translate=adaptive_maximum,
+            every(floating_inputs, first_result_only, _has_batch, _even_windows), translate=adaptive_maximum,
         )
         for n in (2, 3)
     ),

@@ -33,7 +33,7 @@ def products(x: Any, y: Any) -> Any:
     return op.Squeeze(product, ints(axes)) if axes else product
 
 
-def summed_products(x: Any, first: Any, second: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+def sum_products(x: Any, first: Any, second: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     """Return beta x + alpha (the sum of the batch's products)."""
     op = ops()
     return _sum(x, op.ReduceSum(op.MatMul(first, second), ints([0]), keepdims=0), beta, alpha)
@@ -67,7 +67,7 @@ def trilinear(
 _PRODUCT = every(floating, same_dtypes)
 
 
-def _padded_within_a_step(node: Node) -> Verdict:
+def _pads_within_a_step(node: Node) -> Verdict:
     """In a transposed convolution, output_padding is less than stride."""
     args = arguments(node)
     if not args["transposed"] or all(p < s for p, s in zip(args["output_padding"], args["stride"], strict=False)):
@@ -106,7 +106,7 @@ def attention(
 
     rank, length = len(key.shape), key.shape[-2]
     if enable_gqa:
-        key, value = (_repeated(x, query.shape[1] // x.shape[1], op) for x in (key, value))
+        key, value = (_repeat_heads(x, query.shape[1] // x.shape[1], op) for x in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scaled = op.Mul(query, _scalar(factor, query, op))
     scores = op.MatMul(scaled, op.Transpose(key, perm=[*range(rank - 2), rank - 1, rank - 2]))
@@ -134,7 +134,7 @@ def _scalar(number: float, like: Any, op: Any) -> Any:
     return op.Constant(value=onnx_ir.tensor(number, dtype=like.dtype))
 
 
-def _repeated(heads: Any, times: int, op: Any) -> Any:
+def _repeat_heads(heads: Any, times: int, op: Any) -> Any:
     """Repeat each head `times` times in a row: (B, H, S, E) to (B, H * times, S, E)."""
     rows = op.Expand(op.Unsqueeze(heads, op.Constant(value_ints=[2])), op.Constant(value_ints=[1, 1, times, 1, 1]))
     return op.Reshape(rows, op.Constant(value_ints=[0, heads.shape[1] * times, -1, heads.shape[3]]))
@@ -152,11 +152,11 @@ def _causal(rows: Any, columns: Any, query: Any, key: Any, op: Any) -> Any:
 
 
 ROWS = (
-    row("aten.convolution.default", ("Conv", "ConvTranspose"), every(floating, same_dtypes, _padded_within_a_step)),
+    row("aten.convolution.default", ("Conv", "ConvTranspose"), every(floating, same_dtypes, _pads_within_a_step)),
     row("aten.linear.default", ("Gemm", "MatMul", "Transpose", "Add"), _PRODUCT, keep=True),
     row("aten.addmm.default", ("Gemm",), _PRODUCT),
     row("aten.addmv.default", ("MatMul", "Mul", "Add"), _PRODUCT, translate=row_products),
-    row("aten.addbmm.default", ("MatMul", "ReduceSum", "Mul", "Add"), _PRODUCT, translate=summed_products),
+    row("aten.addbmm.default", ("MatMul", "ReduceSum", "Mul", "Add"), _PRODUCT, translate=sum_products),
     row("aten._trilinear.default", ("Mul", "ReduceSum", "Unsqueeze"), _PRODUCT, translate=trilinear),
     row("aten.mm.default", ("MatMul",), _PRODUCT),
     row("aten.bmm.default", ("MatMul",), _PRODUCT),

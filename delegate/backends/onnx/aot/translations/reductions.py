@@ -23,7 +23,7 @@ from delegate.backends.onnx.aot.translations.row import (
     row,
     same_dtypes,
     scalar,
-    shaped,
+    set_shape,
 )
 from delegate.edge.node import arguments, is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -146,14 +146,14 @@ def norm(x: Any, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool
 
 def distance(x: Any, y: Any, p: float = 2) -> Any:
     """Return the norm of the difference."""
-    return norm(shaped(ops().Sub(x, y), x.shape, x.dtype), p)
+    return norm(set_shape(ops().Sub(x, y), x.shape, x.dtype), p)
 
 
 def distances(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
     """Return the norms of the differences between all pairs of rows."""
     op = ops()
     between = op.Sub(op.Unsqueeze(x, ints([-2])), op.Unsqueeze(y, ints([-3])))
-    return norm(shaped(between, [*x.shape[:-1], y.shape[-2], x.shape[-1]], x.dtype), p, [-1])
+    return norm(set_shape(between, [*x.shape[:-1], y.shape[-2], x.shape[-1]], x.dtype), p, [-1])
 
 
 def running_sum(x: Any, dim: int, *, dtype: int | None = None) -> Any:

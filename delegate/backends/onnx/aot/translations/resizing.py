@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.row import cast, floating, ints, ops, row, taken, weighted
+from delegate.backends.onnx.aot.translations.row import cast, floating, ints, multiply_by_weights, ops, row, take
 from delegate.backends.resizing import (
     NEAREST,
     chosen_pixels,
@@ -18,7 +18,7 @@ from delegate.backends.resizing import (
     known_or_multiplied,
     reads_alike,
     rounds_as_torch,
-    scaled_size,
+    scale_size,
 )
 from delegate.edge.node import is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -68,7 +68,7 @@ def by_weights(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: An
     new, align, factors = _options(shape[2:], size, rest)
     for axis, (new_size, factor) in enumerate(zip(new, factors, strict=True), start=2):
         weights = _rows(resize, len(new), new_size, align, factor, torch.eye(shape[axis])).t()
-        result = weighted(result, axis, weights, shape, x)
+        result = multiply_by_weights(result, axis, weights, shape, x)
         shape[axis] = new_size
     return result
 
@@ -78,7 +78,7 @@ def by_places(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any
     old = list(x.shape[2:])
     new, _, factors = _options(old, size, rest)
     for axis, places in enumerate(_chosen(resize, x, new, factors), start=2):
-        x = x if places.equal(torch.arange(old[axis - 2])) else taken(x, axis, places)
+        x = x if places.equal(torch.arange(old[axis - 2])) else take(x, axis, places)
     return x
 
 
@@ -86,10 +86,10 @@ def nearest(resize: Callable[..., torch.Tensor], x: Any, size: Any, *rest: Any) 
     """Resize by ONNX's Resize if it reads the pixels that torch chooses, else by gathering these."""
     old = list(x.shape[2:])
     if not all(isinstance(s, int) for s in old):
-        return _resized(x, size, rest, "nearest", "asymmetric")
+        return _resize(x, size, rest, "nearest", "asymmetric")
     new, _, factors = _options(old, size, rest)
     if all(map(reads_alike, _chosen(resize, x, new, factors), old, new, factors)):
-        return _resized(x, size, rest, "nearest", "asymmetric")
+        return _resize(x, size, rest, "nearest", "asymmetric")
     return by_places(resize, x, size, *rest)
 
 
@@ -105,12 +105,12 @@ def bilinear(x: Any, size: Any, align_corners: bool, *rest: Any) -> Any:
     old = list(x.shape[2:])
     if all(isinstance(s, int) for s in old):
         new, _, factors = _options(old, size, rest)
-        if not all(f is None or scaled_size(s, f) == n for s, f, n in zip(old, factors, new, strict=True)):
+        if not all(f is None or scale_size(s, f) == n for s, f, n in zip(old, factors, new, strict=True)):
             return by_weights(aten.upsample_bilinear2d.default, x, size, align_corners, *rest)
-    return _resized(x, size, rest, "linear", "align_corners" if align_corners else "half_pixel")
+    return _resize(x, size, rest, "linear", "align_corners" if align_corners else "half_pixel")
 
 
-def _resized(x: Any, size: Any, rest: Sequence[Any], mode: str, positions: str) -> Any:
+def _resize(x: Any, size: Any, rest: Sequence[Any], mode: str, positions: str) -> Any:
     """Return ONNX's Resize, by the factors if there are any, else to the size."""
     op, options = ops(), {"mode": mode, "coordinate_transformation_mode": positions, "nearest_mode": "floor"}
     _, _, factors = _options(x.shape[2:], size, rest)

@@ -89,7 +89,7 @@ def same_dtypes(node: Node) -> Verdict:
     return no(Reason.DTYPE, f"the operands have different dtypes: {names}")
 
 
-def promoted(node: Node) -> Verdict:
+def keeps_dtype(node: Node) -> Verdict:
     """A number among the operands does not change the dtype."""
     dtype = tensors(node)[0].dtype
     for source in node.all_input_nodes:
@@ -147,7 +147,7 @@ def ops() -> Any:
 
 
 def scalar(number: float, like: Any) -> Any:
-    """Return a constant without dimensions, in the dtype of `like`; `typed` sets the dtype of new values."""
+    """Return a constant without dimensions, in the dtype of `like`; `set_dtype` sets the dtype of new values."""
     import onnx_ir
 
     assert like.dtype is not None, "a number of the dtype of a value that has none"
@@ -161,7 +161,7 @@ def operand(argument: Any, like: Any) -> Any:
     return scalar(argument, like) if isinstance(argument, bool | int | float) else argument
 
 
-def typed(result: Any, like: Any) -> Any:
+def set_dtype(result: Any, like: Any) -> Any:
     """Give a new value the dtype of another one, because the exporter infers dtypes only later."""
     result.dtype = like.dtype
     return result
@@ -208,7 +208,7 @@ def axis_of(dim: int, x: Any) -> int:
     return dim % max(len(x.shape), 1)
 
 
-def weighted(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], like: Any) -> Any:
+def multiply_by_weights(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], like: Any) -> Any:
     """Return the product of constant weights (new size, old size) with one dimension; the others stay.
 
     Args:
@@ -225,12 +225,12 @@ def weighted(x: Any, axis: int, weights: torch.Tensor, shape: Sequence[Any], lik
     return op.Reshape(product, ints([0, *shape[1:axis], len(weights), *shape[axis + 1 :]]))
 
 
-def taken(x: Any, axis: int, places: torch.Tensor) -> Any:
+def take(x: Any, axis: int, places: torch.Tensor) -> Any:
     """Return the elements at constant places of a dimension; the dimensions of `places` replace it."""
     return ops().Gather(x, constant(places), axis=axis)
 
 
-def shaped(x: Any, shape: Sequence[Any], dtype: Any) -> Any:
+def set_shape(x: Any, shape: Sequence[Any], dtype: Any) -> Any:
     """Set the shape and the dtype of an intermediate result, and return it."""
     import onnx_ir
 

@@ -15,7 +15,7 @@ from delegate.backends.onnx.aot.translations.indexing import (
     order_of,
     shape_of,
     split,
-    stacked,
+    stack_indices,
 )
 from delegate.backends.onnx.aot.translations.row import (
     BOOL,
@@ -28,7 +28,7 @@ from delegate.backends.onnx.aot.translations.row import (
     row,
     scalar,
     static,
-    taken,
+    take,
 )
 from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -38,7 +38,7 @@ _EXTREMES = {"amax": "max", "amin": "min"}
 _NEUTRAL = {"sum": 0.0, "prod": 1.0, "amax": -math.inf, "amin": math.inf}
 
 
-def reduced_by(*modes: str) -> Check:
+def reduces_by(*modes: str) -> Check:
     """Return a check that the reduction is one of these."""
 
     def check(node: Node) -> Verdict:
@@ -85,10 +85,10 @@ def scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
 
 def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
     """Add a source at indices along a dimension."""
-    return joined(x, dim, index, src, "sum")
+    return combine(x, dim, index, src, "sum")
 
 
-def joined(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
+def combine(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
     """Add or multiply a source at places in all dimensions, which more providers support than places along one."""
     op = ops()
     places, source = _places(x, axis_of(dim, x), index), _source(index, src, x)
@@ -109,7 +109,7 @@ def extremes(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_sel
 
 def reduced(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
     """Reduce old and new elements at indices to sums, products, the largest or the smallest."""
-    join = joined if reduce in _SUMS else extremes
+    join = combine if reduce in _SUMS else extremes
     return join(x, dim, index, src, reduce, include_self=include_self)
 
 
@@ -142,7 +142,7 @@ def index_put(x: Any, indices: Indices, values: Any, accumulate: bool = False) -
     moved = chosen + others
     plain = moved == sorted(moved)
     target = x if plain else op.Transpose(x, perm=moved)
-    written = op.ScatterND(target, stacked(x, indices), values, reduction="add" if accumulate else "none")
+    written = op.ScatterND(target, stack_indices(x, indices), values, reduction="add" if accumulate else "none")
     return written if plain else op.Transpose(written, perm=_inverse(moved))
 
 
@@ -160,7 +160,7 @@ def slice_scatter(
     if step != 1:
         origin = torch.arange(size)
         origin[first:last:step] = torch.arange(len(range(first, last, step))) + size
-        return taken(op.Concat(x, src, axis=axis), axis, origin)
+        return take(op.Concat(x, src, axis=axis), axis, origin)
     parts = [src]
     if first > 0:
         parts.insert(0, op.Slice(x, ints([0]), ints([first]), ints([axis])))
@@ -176,7 +176,7 @@ def select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
     return slice_scatter(x, ops().Unsqueeze(src, ints([axis])), axis, place, place + 1)
 
 
-def _selected(node: Node) -> Verdict:
+def _is_known(node: Node) -> Verdict:
     """The place is known before it runs."""
     args, source = arguments(node), node.all_input_nodes[0]
     if isinstance(tensor(source).shape[args["dim"]], int) and isinstance(args["index"], int):
@@ -220,12 +220,12 @@ ROWS = (
     ),
     row(
         "aten.scatter_reduce.two", (*_JOIN, "ScatterElements(max)", "ScatterElements(min)"),
-        every(static, with_dimensions, reduced_by(*_SUMS, *_EXTREMES), _sums_stay), also=INDICES, translate=reduced,
+        every(static, with_dimensions, reduces_by(*_SUMS, *_EXTREMES), _sums_stay), also=INDICES, translate=reduced,
         between=_AT_PLACES,
     ),
     row(
-        "aten.scatter_reduce.two", _JOIN, every(static, with_dimensions, reduced_by(*_SUMS), _sums_stay),
-        also=INDICES, translate=joined, between=_AT_PLACES,
+        "aten.scatter_reduce.two", _JOIN, every(static, with_dimensions, reduces_by(*_SUMS), _sums_stay),
+        also=INDICES, translate=combine, between=_AT_PLACES,
     ),
     row(
         "aten.index_put.default", ("ScatterND", "ScatterND(add)", "Transpose", "Where"), every(_written, _sums_stay),
@@ -234,7 +234,7 @@ ROWS = (
     ),
     row("aten.slice_scatter.default", _PART, _known_part, translate=slice_scatter),
     row(
-        "aten.select_scatter.default", _PART, _selected, keep=True, translate=select_scatter, between=("Unsqueeze",)
+        "aten.select_scatter.default", _PART, _is_known, keep=True, translate=select_scatter, between=("Unsqueeze",)
     ),
     row("aten.copy.default", ("Expand", "Cast"), static, translate=copy),
 )  # fmt: skip

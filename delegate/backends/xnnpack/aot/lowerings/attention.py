@@ -130,14 +130,14 @@ def _mask_and_values(node: Node) -> tuple[Node, Value, Value]:
 def lower_masked(builder: RegionBuilder, node: Node) -> None:
     """Lower to bounds that keep an element or force it to a constant: exact, also for infinities (NaN stays NaN)."""
     mask, x, y = _mask_and_values(node)
-    forced = _forced if builder.is_constant(mask) else _forced_at_run_time
+    forced = _force if builder.is_constant(mask) else _force_at_run_time
     if _is_known(builder, y):
         builder.set(node, forced(builder, node, cast(Node, x), mask, True, _array(builder, y)))
     elif _is_known(builder, x):
         builder.set(node, forced(builder, node, cast(Node, y), mask, False, _array(builder, x)))
     else:
         zero = np.zeros((), np.float32)
-        terms = [_forced(builder, node, cast(Node, value), mask, free, zero) for value, free in ((x, True), (y, False))]
+        terms = [_force(builder, node, cast(Node, value), mask, free, zero) for value, free in ((x, True), (y, False))]
         order = builder.common_order(terms, len(shape_of(node)))
         operands = builder.broadcast(terms, len(shape_of(node)), order)
         builder.set(node, builder.emit("ADD", operands, shape_of(node), order, "AddOptions"))
@@ -151,7 +151,7 @@ def _array(builder: RegionBuilder, value: Value) -> Array:
     return builder.array(value) if isinstance(value, Node) else np.asarray(value, np.float32)
 
 
-def _forced(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool, value: Array) -> Operand:
+def _force(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool, value: Array) -> Operand:
     """Emit x where the constant mask equals `free`, and `value` otherwise."""
     _refuse_unforced(node, value)
     is_free = (builder.array(mask) != 0) == free
@@ -164,7 +164,7 @@ def _forced(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool,
     return result
 
 
-def _forced_at_run_time(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool, value: Array) -> Operand:
+def _force_at_run_time(builder: RegionBuilder, node: Node, x: Node, mask: Node, free: bool, value: Array) -> Operand:
     """Emit the same for a mask known at run time: its bounds are infinite where x is free, otherwise one value."""
     _refuse_unforced(node, value)
     result, number = builder.operand(x), float(value.reshape(()))
@@ -187,7 +187,7 @@ def _bound(builder: RegionBuilder, mask: Node, x: Operand, name: str, at_true: f
 # -- attention masks -------------------------------------------------------------------------------------------------
 
 
-def masked_scores(builder: RegionBuilder, mask: Node, scores: Operand) -> tuple[Operand, Operand]:
+def mask_scores(builder: RegionBuilder, mask: Node, scores: Operand) -> tuple[Operand, Operand]:
     """Return scores with a boolean mask known at run time, and a factor per row: 0 if the row is masked.
 
     Masked scores become the lowest number, for which softmax gives 0.
@@ -276,7 +276,7 @@ def _heads(node: Node) -> Verdict:
     return YES
 
 
-def _masked(node: Node) -> Verdict:
+def _has_supported_mask(node: Node) -> Verdict:
     """A mask is float32, float16, bfloat16 or bool."""
     mask = arguments(node)["attn_mask"]
     if mask is None:
@@ -289,7 +289,11 @@ def _masked(node: Node) -> Verdict:
     return YES
 
 
-@TABLE.lowers("aten.scaled_dot_product_attention.default", check=every(_operands, _options, _heads, _masked), keep=True)
+@TABLE.lowers(
+    "aten.scaled_dot_product_attention.default",
+    check=every(_operands, _options, _heads, _has_supported_mask),
+    keep=True,
+)
 def lower_attention(builder: RegionBuilder, node: Node) -> None:
     """Lower to softmax(query * scale @ key.mT + mask) @ value, where fully masked rows give 0, as in torch.
 
@@ -320,7 +324,7 @@ def _add_mask(builder: RegionBuilder, node: Node, scores: Operand) -> tuple[Oper
     mask = named["attn_mask"]
     if mask is not None and not builder.is_constant(mask):
         if tensor(mask).dtype is torch.bool:
-            return masked_scores(builder, mask, scores)
+            return mask_scores(builder, mask, scores)
         return _add_computed(builder, builder.operand(mask), scores)
     array = _constant_mask(builder, node)
     if array is None:

@@ -106,7 +106,7 @@ def convolution(builder: RegionBuilder, node: Node) -> None:
     dims = x.rank - 2
     stride, padding, dilation = spatial(stride, dims, 1), spatial(padding, dims, 0), spatial(dilation, dims, 1)
     if transposed:
-        y = _transposed(builder, image, weight, bias, shape, stride, padding, dilation, groups)
+        y = _emit_transposed(builder, image, weight, bias, shape, stride, padding, dilation, groups)
     else:
         y = _forward(builder, image, weight, bias, shape, stride, padding, dilation, groups)
     builder.set(node, from_2d(builder, y, x.rank))
@@ -221,7 +221,7 @@ def phases(kernel: Sequence[int]) -> tuple[int, int]:
     return min(steps, key=math.prod)
 
 
-def _transposed(
+def _emit_transposed(
     builder: RegionBuilder,
     x: Operand,
     weight: Array | Coded,

@@ -15,7 +15,7 @@ from torch.fx import Node
 from delegate.backends.aot import RegionRefused
 from delegate.backends.lowering import every, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.lowerings.indexing import Run, concatenate, sized, take, take_every
+from delegate.backends.xnnpack.aot.lowerings.indexing import Run, concatenate, resize_dim, take, take_every
 from delegate.backends.xnnpack.aot.lowerings.shape import (
     one_unknown,
     repeat_each,
@@ -178,7 +178,7 @@ def _places(node: Node) -> range:
     return range(*slice(named["start"], named["end"], named["step"]).indices(size))
 
 
-def _placed(node: Node) -> Verdict:
+def _has_known_places(node: Node) -> Verdict:
     """The written places are few, and known now."""
     named, size = arguments(node), shape_of(node)[_dim(node)]
     if any(type(v) is not int for v in (size, *(named.get(k) or 0 for k in ("start", "end", "step", "index")))):
@@ -191,7 +191,7 @@ def _placed(node: Node) -> Verdict:
     return YES
 
 
-_WRITABLE = every(with_dimensions, floats, _below_max_rank, one_unknown, _placed)
+_WRITABLE = every(with_dimensions, floats, _below_max_rank, one_unknown, _has_known_places)
 
 
 @TABLE.lowers("aten.slice_scatter.default", check=_WRITABLE)
@@ -207,5 +207,5 @@ def lower_select_scatter(builder: RegionBuilder, node: Node) -> None:
     """Lower to a concatenation of the written values and of slices of the unchanged elements."""
     x, dim = builder.operand(source(node)), _dim(node)
     values = builder.operand(arguments(node)["src"], without(x.order, [dim]))
-    one = builder.view(values, sized(x.shape, dim, 1), x.order)
+    one = builder.view(values, resize_dim(x.shape, dim, 1), x.order)
     builder.set(node, overwrite(builder, x, one, dim, _places(node)))

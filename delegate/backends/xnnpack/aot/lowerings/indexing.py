@@ -32,7 +32,7 @@ Span = tuple[int, int | None]  # start and end; counted from the end if negative
 Run = tuple[int, int, int]  # start, count, step
 
 
-def sized(shape: Sequence[Size], dim: int, size: Size) -> tuple[Size, ...]:
+def resize_dim(shape: Sequence[Size], dim: int, size: Size) -> tuple[Size, ...]:
     """Return a shape with another size of one dimension."""
     return (*shape[:dim], size, *shape[dim + 1 :])
 
@@ -44,7 +44,7 @@ def take(builder: RegionBuilder, x: Operand, dim: int, span: Span, size: Size) -
     """Emit elements start to end of one dimension, in the operand's order; `size` is their number."""
     if span[0] == 0 and str(size) == str(x.shape[dim]):
         return x
-    return builder.slice(x, {dim: span}, sized(x.shape, dim, size))
+    return builder.slice(x, {dim: span}, resize_dim(x.shape, dim, size))
 
 
 def take_every(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
@@ -67,7 +67,7 @@ def take_every(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operan
         x, (*x.shape[:dim], count, step, *x.shape[dim + 1 :]), (*order[: at + 1], dim + 1, *order[at + 1 :])
     )
     picked = take(builder, groups, dim + 1, (phase, phase + 1), 1)
-    return builder.view(picked, sized(x.shape, dim, count), x.order)
+    return builder.view(picked, resize_dim(x.shape, dim, count), x.order)
 
 
 def pad_zeros(builder: RegionBuilder, x: Operand, widths: dict[int, tuple[int, int]]) -> Operand:
@@ -205,7 +205,7 @@ def _join(builder: RegionBuilder, parts: Sequence[Operand], dim: int) -> Operand
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    shape = sized(first.shape, dim, sum(p.shape[dim] for p in parts))
+    shape = resize_dim(first.shape, dim, sum(p.shape[dim] for p in parts))
     return builder.emit("CONCATENATION", parts, shape, first.order, "ConcatenationOptions", axis=first.axis(dim))
 
 

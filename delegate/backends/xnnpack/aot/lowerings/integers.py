@@ -20,7 +20,7 @@ from delegate.backends.qdq import DECODES, QUANTIZE, Coded
 from delegate.backends.quantizable import QuantizedOperator
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.coding import integers_of
-from delegate.backends.xnnpack.aot.lowerings.pooling import uncorrected
+from delegate.backends.xnnpack.aot.lowerings.pooling import divides_by_kernel
 from delegate.backends.xnnpack.aot.lowerings.shape import ALIASES, RESHAPES, SQUEEZES
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, Lower, arg
 from delegate.backends.xnnpack.aot.operand import HIGH, LOW, SIGMOID, Integers, exact, shape_of
@@ -180,24 +180,24 @@ def _adaptive(case: IntegerCase) -> str:
     return "windows of several sizes, for which an intermediate result would be rounded"
 
 
-def _gated(case: IntegerCase) -> str:
+def _lower_gate(case: IntegerCase) -> str:
     return _within(case.ratio(SIGMOID.scale), 2.0**-16, 256, "the product of the scales divided by the result's scale")
 
 
 def _average(case: IntegerCase) -> str:
-    return _mean(case) if uncorrected(case.node) else "windows at the edge have other divisors"
+    return _mean(case) if divides_by_kernel(case.node) else "windows at the edge have other divisors"
 
 
 def _same(case: IntegerCase) -> str:
     return "" if case.operands[0] == case.result else "interpolation with other quantization parameters for the result"
 
 
-def _implied(case: IntegerCase) -> str:
+def _is_implied(case: IntegerCase) -> str:
     """Check that the activation does no more than saturate at the ends of the result's range."""
     return "" if saturates(case.result, bounds(case.node)) else "bounds that are not the ends of the result's range"
 
 
-def _requantized(builder: RegionBuilder, node: Node) -> None:
+def _requantize(builder: RegionBuilder, node: Node) -> None:
     assert builder.result is not None
     builder.set(node, builder.quantize(builder.held(cast(Node, node.args[0])), builder.result))
 
@@ -234,11 +234,11 @@ def _rows() -> list[IntegerRow]:
         IntegerRow(op("aten._adaptive_avg_pool2d.default"), _adaptive),
         IntegerRow(op("aten.avg_pool2d.default"), _average),
         *(IntegerRow(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh")),
-        *(IntegerRow(op(f"aten.{n}.default"), _gated) for n in ("silu", "glu")),
+        *(IntegerRow(op(f"aten.{n}.default"), _lower_gate) for n in ("silu", "glu")),
         IntegerRow(op("aten.leaky_relu.default"), _slope),
         IntegerRow(op("aten.elu.default"), _plain_elu),
         *(IntegerRow(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),
-        *(IntegerRow(op(name), _implied, _requantized) for name in _ACTIVATIONS),
+        *(IntegerRow(op(name), _is_implied, _requantize) for name in _ACTIVATIONS),
         *(IntegerRow(op(name, moves=True)) for name in moving),
         *(
             IntegerRow(op(f"aten.{n}.default", moves=True, accepts=_padding), _zero)
@@ -290,7 +290,7 @@ class QuantizedUse:
         return parameters
 
 
-def quantized_use(node: Node, fuses: Sequence[str]) -> QuantizedUse | None:
+def find_quantized_use(node: Node, fuses: Sequence[str]) -> QuantizedUse | None:
     """Return the quantized use of an operator's value; None if other nodes read it before."""
     users = list(node.users)
     if len(users) != 1 or users[0].op != "call_function":
@@ -299,7 +299,7 @@ def quantized_use(node: Node, fuses: Sequence[str]) -> QuantizedUse | None:
     if op_name(user) == QUANTIZE and integers_of(user) is not None:
         return QuantizedUse(None, user)
     if op_name(user) in fuses:
-        following = quantized_use(user, ())
+        following = find_quantized_use(user, ())
         return None if following is None else replace(following, activation=user)
     return None
 
@@ -327,7 +327,7 @@ def _lower_computation(
     builder: RegionBuilder, node: Node, row: IntegerRow, operands: tuple[Integers | None, ...]
 ) -> str:
     """Lower an operator that computes new values; return the reason if this is not possible."""
-    use = quantized_use(node, row.quantized.fuses)
+    use = find_quantized_use(node, row.quantized.fuses)
     if use is None:
         return "its result is not quantized"
     result, limits, code = use.result, None, Fused.NONE
@@ -336,7 +336,9 @@ def _lower_computation(
         code = Fused.NONE if saturates(result, limits) else _FUSED.get(limits or (0.0, 0.0), -1)
     if code < 0:
         return f"an activation with the bounds {limits}"
-    why = _unquantized_operand(builder, node, row, operands) or row.fits(IntegerCase(builder, node, operands, result))
+    why = _describe_float_operand(builder, node, row, operands) or row.fits(
+        IntegerCase(builder, node, operands, result)
+    )
     if why:
         return why
     with builder.integers(result, code):
@@ -350,7 +352,7 @@ def _lower_computation(
 
 def _lower_move(builder: RegionBuilder, node: Node, row: IntegerRow, operands: tuple[Integers | None, ...]) -> str:
     """Lower an operator that only moves values; return the reason if this is not possible."""
-    use = quantized_use(node, ()) if op_name(node) == "aten.cat.default" else None
+    use = find_quantized_use(node, ()) if op_name(node) == "aten.cat.default" else None
     if None in operands or (use is None and len(set(operands)) > 1):
         return "the operands have different quantization parameters"
     result = operands[0] if use is None else use.result
@@ -372,7 +374,7 @@ def _operands(builder: RegionBuilder, node: Node, row: QuantizedOperator) -> tup
     return tuple(builder.type_of(v) if isinstance(v, Node) else None for v in values)
 
 
-def _unquantized_operand(
+def _describe_float_operand(
     builder: RegionBuilder, node: Node, row: IntegerRow, operands: Sequence[Integers | None]
 ) -> str:
     """Return a message about an operand in floats that is not an exact constant in integers; empty if there is none."""

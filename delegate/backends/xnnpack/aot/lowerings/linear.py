@@ -146,11 +146,11 @@ def addmm(builder: RegionBuilder, node: Node) -> None:
     if beta == 0:
         builder.set(node, y)
         return
-    term: Any = c if beta == 1 else _scaled(builder, c, beta)
+    term: Any = c if beta == 1 else _scale(builder, c, beta)
     builder.set(node, broadcasting(builder, node, "ADD", (y, term)))
 
 
-def _scaled(builder: RegionBuilder, c: Node, beta: float) -> Operand:
+def _scale(builder: RegionBuilder, c: Node, beta: float) -> Operand:
     if builder.is_constant(c):
         return builder.constant(builder.array(c) * np.float32(beta))
     return binary(builder, "MUL", builder.operand(c), beta)

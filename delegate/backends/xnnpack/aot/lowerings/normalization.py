@@ -22,7 +22,7 @@ from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 
 
-def scaled(builder: RegionBuilder, d: Operand, dims: Sequence[int], eps: float) -> Operand:
+def emit_scaled(builder: RegionBuilder, d: Operand, dims: Sequence[int], eps: float) -> Operand:
     """Emit d / sqrt(mean(d * d) + eps)."""
     variance = binary(builder, "ADD", mean_square(builder, d, dims), eps)
     return binary(builder, "MUL", d, unary(builder, "RSQRT", variance))
@@ -48,7 +48,7 @@ def lower_layer_norm(builder: RegionBuilder, node: Node) -> None:
     """Lower to the deviation from the mean over its root mean square, along the last dimensions."""
     named, x = arguments(node), builder.operand(source(node))
     dims = _last_dims(node, x.shape)
-    y = scaled(builder, deviation(builder, x, dims), dims, named["eps"])
+    y = emit_scaled(builder, deviation(builder, x, dims), dims, named["eps"])
     builder.set(node, affine(builder, y, named["weight"], named["bias"]))
 
 
@@ -57,7 +57,7 @@ def lower_rms_norm(builder: RegionBuilder, node: Node) -> None:
     """Lower to x over its root mean square, along the last dimensions."""
     named, x = arguments(node), builder.operand(source(node))
     eps = torch.finfo(torch.float32).eps if named["eps"] is None else named["eps"]
-    builder.set(node, affine(builder, scaled(builder, x, _last_dims(node, x.shape), eps), named["weight"], None))
+    builder.set(node, affine(builder, emit_scaled(builder, x, _last_dims(node, x.shape), eps), named["weight"], None))
 
 
 def _groups(node: Node) -> int:
@@ -122,7 +122,7 @@ def lower_instance_norm(builder: RegionBuilder, node: Node) -> None:
     """Normalise every channel of every sample along the remaining dimensions."""
     named, x = arguments(node), builder.operand(source(node))
     dims = list(range(2, x.rank))
-    y = scaled(builder, deviation(builder, x, dims), dims, named["eps"])
+    y = emit_scaled(builder, deviation(builder, x, dims), dims, named["eps"])
     builder.set(node, affine(builder, y, *(_per_channel(builder, named[name], x.rank) for name in ("weight", "bias"))))
 
 

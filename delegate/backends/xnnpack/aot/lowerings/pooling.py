@@ -19,7 +19,7 @@ from delegate.backends.xnnpack.aot.lowerings.reduction import reduce
 from delegate.backends.xnnpack.aot.lowerings.table import (
     TABLE,
     arg,
-    clamped_windows,
+    clamp_windows,
     floats,
     ones,
     propagate_nan_along,
@@ -159,7 +159,7 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
 def _with_nan(builder: RegionBuilder, y: Operand, x: Operand, windows: Windows) -> Operand:
     """Return y, a pool of x, with NaN where a window has NaN: its sum of clamped elements is NaN."""
     channels = cast(int, x.shape[1])
-    sums = depthwise(builder, clamped_windows(builder, x), ones(channels, windows.kernel), y.shape, windows.stride)
+    sums = depthwise(builder, clamp_windows(builder, x), ones(channels, windows.kernel), y.shape, windows.stride)
     return propagate_nan_of_windows(builder, y, sums)
 
 
@@ -226,7 +226,7 @@ def _corrections(node: Node, windows: Windows) -> Array | None:
     return None if np.all(divisors == kernel_size) else np.asarray(kernel_size / divisors, np.float32)[:, :, None]
 
 
-def uncorrected(node: Node) -> bool:
+def divides_by_kernel(node: Node) -> bool:
     """Return true if an average pool divides every window by the size of its kernel."""
     return _corrections(node, Windows.of(node)) is None
 

@@ -167,10 +167,10 @@ def match_dynamic_layer(layer: Node) -> Sequence[Node] | Verdict | None:
             return verdict
     if any(user not in nodes for node in nodes[:-1] for user in node.users):
         return no(Reason.OPERATOR, f"other operators also read the quantized input of {layer.name}")
-    return (*nodes, cast(Node, layer.args[1]), layer, *_decoded(layer, 2))
+    return (*nodes, cast(Node, layer.args[1]), layer, *_decode(layer, 2))
 
 
-def _decoded(node: Node, position: int) -> tuple[Node, ...]:
+def _decode(node: Node, position: int) -> tuple[Node, ...]:
     value = arg(node, position)
     return (value,) if isinstance(value, Node) and value.op == "call_function" and is_known(value) else ()
 
@@ -312,7 +312,7 @@ def match_decoded_weights(layer: Node) -> Sequence[Node] | Verdict | None:
     """Match a layer in floats and the nodes that decode its weights, which XNNPACK decodes when the model is loaded."""
     if chain(layer.args[0]) is not None or not TABLE.check(layer, "XNNPACK"):
         return None
-    decoding = (*_decoded(layer, 1), *_decoded(layer, 2))
+    decoding = (*_decode(layer, 1), *_decode(layer, 2))
     return (*decoding, layer) if decoding else None
 
 

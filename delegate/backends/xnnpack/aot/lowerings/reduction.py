@@ -76,7 +76,7 @@ def _reduce_at_once(builder: RegionBuilder, name: str, x: Operand, dims: Sequenc
     return builder.emit(name, [x, axes], shape, order, "ReducerOptions", keepDims=keepdim)
 
 
-def reduced_dims(node: Node) -> list[int]:
+def dims_of(node: Node) -> list[int]:
     """Return the dimensions of a reduction, none negative: the dimensions in its argument `dim`, or all."""
     rank = len(shape_of(source(node)))
     dims = arguments(node).get("dim")
@@ -96,7 +96,7 @@ def _same_dtype(node: Node) -> Verdict:
 def lower_reduction(builder: RegionBuilder, node: Node) -> None:
     """Lower to one TFLite reduction."""
     x, keepdim = builder.operand(source(node)), bool(arguments(node).get("keepdim", False))
-    name, dims = REDUCTIONS[op_name(node)], reduced_dims(node)
+    name, dims = REDUCTIONS[op_name(node)], dims_of(node)
     y = reduce(builder, name, x, dims, keepdim)
     builder.set(node, y if name in ("MEAN", "SUM") else propagate_nan_along(builder, y, x, dims, keepdim))
 
@@ -115,7 +115,7 @@ def _values_only(node: Node) -> Verdict:
 def lower_extreme(builder: RegionBuilder, node: Node) -> None:
     """Lower to the values of `max` or `min` along one dimension."""
     x, keepdim = builder.operand(source(node)), arguments(node)["keepdim"]
-    dims = reduced_dims(node)
+    dims = dims_of(node)
     y = reduce(builder, EXTREMES[op_name(node)], x, dims, keepdim)
     builder.set(node, propagate_nan_along(builder, y, x, dims, keepdim))
 
@@ -142,7 +142,7 @@ def _variance_scale(node: Node) -> float | None:
     correction = 1 if correction is None else correction
     if correction == 0:
         return 1.0
-    sizes = [shape[d] for d in reduced_dims(node)]
+    sizes = [shape[d] for d in dims_of(node)]
     if dynamic_sizes(sizes) or math.prod(sizes) <= correction:
         return None
     count = math.prod(sizes)
@@ -153,7 +153,7 @@ def _correctable(node: Node) -> Verdict:
     """The divisor of a variance is known now."""
     if _variance_scale(node) is not None:
         return YES
-    sizes = [str(shape_of(source(node))[d]) for d in reduced_dims(node)]
+    sizes = [str(shape_of(source(node))[d]) for d in dims_of(node)]
     correction = arguments(node)["correction"]
     return no(
         Reason.DYNAMIC_SHAPE, f"the correction {correction} of a variance over sizes {sizes} is not known ahead of time"
@@ -166,7 +166,7 @@ _VARIANCES = ("aten.var.correction", "aten.var_mean.correction")
 @TABLE.lowers(*_VARIANCES, check=every(floats, _correctable))
 def lower_variance(builder: RegionBuilder, node: Node) -> None:
     """Lower to the mean of squared deviations, corrected."""
-    x, dims, keepdim = builder.operand(source(node)), reduced_dims(node), arguments(node)["keepdim"]
+    x, dims, keepdim = builder.operand(source(node)), dims_of(node), arguments(node)["keepdim"]
     scale = _variance_scale(node)
     assert scale is not None
     used = results_used(node) if op_name(node) == "aten.var_mean.correction" else {0}
@@ -192,7 +192,7 @@ def _known_order(node: Node) -> Verdict:
 @TABLE.lowers("aten.linalg_vector_norm.default", check=every(floats, _known_order))
 def lower_norm(builder: RegionBuilder, node: Node) -> None:
     """Lower to the root of the squares' sum, the sum of absolute values, or their maximum."""
-    x, dims, keepdim = builder.operand(source(node)), reduced_dims(node), bool(arguments(node).get("keepdim", False))
+    x, dims, keepdim = builder.operand(source(node)), dims_of(node), bool(arguments(node).get("keepdim", False))
     order = arguments(node)["ord"]
     if order == 2:
         total = reduce(builder, "SUM", unary(builder, "SQUARE", x), dims, keepdim)
@@ -209,7 +209,7 @@ def lower_logsumexp(builder: RegionBuilder, node: Node) -> None:
 
     The last step changes infinity only, because XNNPACK's kernel for CPUs without AVX-512 gives it a finite logarithm.
     """
-    x, dims = builder.operand(source(node)), reduced_dims(node)
+    x, dims = builder.operand(source(node)), dims_of(node)
     largest = reduce(builder, "REDUCE_MAX", x, dims, keepdim=True)
     m = binary(builder, "MAXIMUM", binary(builder, "MINIMUM", largest, LARGEST), -LARGEST)
     exponents = unary(builder, "EXP", binary(builder, "SUB", x, m))

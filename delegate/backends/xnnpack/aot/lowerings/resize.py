@@ -169,7 +169,7 @@ def _repeat_pixels(builder: RegionBuilder, x: Operand, times: int, shape: Sequen
 # -- pixel shuffle -----------------------------------------------------------------------------------------------------
 
 
-def _shuffled_order(node: Node) -> Order:
+def _choose_order(node: Node) -> Order:
     """Return row-major for an output of the region, else NHWC, which convolutions need."""
     leaves = all(user.op == "output" for user in node.users)
     return layout.row_major(4) if leaves else NHWC
@@ -181,7 +181,7 @@ def lower_pixel_shuffle(builder: RegionBuilder, node: Node) -> None:
     x, r = builder.operand(source(node)), arguments(node)["upscale_factor"]
     n, c, h, w = x.shape
     spread = relabel(builder.reshape(x, (n, c // (r * r), r, r, h, w)), (0, 1, 4, 2, 5, 3))
-    order = (0, 2, 3, 4, 5, 1) if _shuffled_order(node) == NHWC else layout.row_major(6)
+    order = (0, 2, 3, 4, 5, 1) if _choose_order(node) == NHWC else layout.row_major(6)
     builder.set(node, builder.reshape(builder.reorder(spread, order), shape_of(node)))
 
 
@@ -191,5 +191,5 @@ def lower_pixel_unshuffle(builder: RegionBuilder, node: Node) -> None:
     x, r = builder.operand(source(node)), arguments(node)["downscale_factor"]
     n, c, h, w = x.shape
     spread = relabel(builder.reshape(x, (n, c, h // r, r, w // r, r)), (0, 1, 3, 5, 2, 4))
-    order = (0, 4, 5, 1, 2, 3) if _shuffled_order(node) == NHWC else layout.row_major(6)
+    order = (0, 4, 5, 1, 2, 3) if _choose_order(node) == NHWC else layout.row_major(6)
     builder.set(node, builder.reshape(builder.reorder(spread, order), shape_of(node)))

@@ -99,7 +99,7 @@ def lower_squeeze(builder: RegionBuilder, node: Node) -> None:
         dim = cast(int, node.args[1]) % len(shape)
         builder.set(node, unsqueeze_by_product(builder, builder.operand(source(node)), shape, dim))
     elif not infers_one(node):
-        builder.set(node, squeeze_by_sum(builder, builder.operand(source(node)), shape, _squeezed(node)))
+        builder.set(node, squeeze_by_sum(builder, builder.operand(source(node)), shape, _squeeze(node)))
     else:
         reshape(builder, node)
 
@@ -112,7 +112,7 @@ def unsqueeze_by_product(builder: RegionBuilder, x: Operand, shape: tuple[Size, 
     )
 
 
-def _squeezed(node: Node) -> list[int]:
+def _squeeze(node: Node) -> list[int]:
     rank = len(shape_of(source(node)))
     dims = node.args[1] if len(node.args) > 1 else range(rank)
     requested = [d % rank for d in ([dims] if isinstance(dims, int) else cast(Sequence[int], dims))]
@@ -157,7 +157,7 @@ def lower_alias(builder: RegionBuilder, node: Node) -> None:
 # -- expand ------------------------------------------------------------------------------------------------------------
 
 
-def _expanded(node: Node) -> list[int]:
+def _expanding_dims(node: Node) -> list[int]:
     """Return the result dimensions of an expand along which elements are repeated, with new leading dimensions."""
     shape, source_shape = shape_of(node), shape_of(source(node))
     missing = len(shape) - len(source_shape)
@@ -172,7 +172,7 @@ def is_expand(node: Any) -> bool:
 
 def _absorbs(user: Node, node: Node) -> bool:
     """Return true if an operator broadcasts the dimensions that the expand `node` repeats."""
-    name, dims = op_name(user), _expanded(node)
+    name, dims = op_name(user), _expanding_dims(node)
     if name in _BROADCASTING:
         x, y = user.args[:2]
         other = y if x is node else x
@@ -191,7 +191,7 @@ def _absorbs(user: Node, node: Node) -> bool:
 def _expandable(node: Node) -> Verdict:
     """The numbers of repetitions are known now, or all users broadcast."""
     shape = shape_of(node)
-    unknown = [d for d in _expanded(node) if type(shape[d]) is not int]
+    unknown = [d for d in _expanding_dims(node) if type(shape[d]) is not int]
     if unknown and not all(_absorbs(user, node) for user in node.users):
         message = f"dimension {unknown[0]} is repeated {shape[unknown[0]]} times, a number known only at run time"
         return no(Reason.DYNAMIC_SHAPE, message, "use broadcasting in the operators that read it")
@@ -201,7 +201,7 @@ def _expandable(node: Node) -> Verdict:
 @TABLE.lowers("aten.expand.default", check=every(floats, _expandable))
 def lower_expand(builder: RegionBuilder, node: Node) -> None:
     """Emit nothing if all users broadcast; else a product with ones, which repeats elements exactly."""
-    shape, dims = shape_of(node), _expanded(node)
+    shape, dims = shape_of(node), _expanding_dims(node)
     x = builder.operand(source(node))
     if not dims and len(shape) == x.rank:
         builder.set(node, x)

@@ -211,7 +211,7 @@ def ones(channels: int, kernel: Sequence[int], value: float = 1.0) -> np.ndarray
     return np.full((1, *kernel, channels), value, np.float32)
 
 
-def clamped_windows(builder: RegionBuilder, x: Operand) -> Operand:
+def clamp_windows(builder: RegionBuilder, x: Operand) -> Operand:
     """Return x clamped to -1 and 1 in NHWC: its sums over windows are finite, or NaN if a window has NaN."""
     return builder.reorder(_clamp(builder, x), NHWC)
 
