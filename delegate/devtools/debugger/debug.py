@@ -103,8 +103,8 @@ class _Debugger:
         start = time.monotonic()
         request = self.request
         self._report("lowering")
-        artifacts = open_artifact_cache(request.selection, request.registry, request.cache)
-        self.model = model = request.place(artifacts, continue_after_errors)
+        cache = open_artifact_cache(request.selection, request.registry, request.cache)
+        self.model = model = request.place(cache, continue_after_errors)
         self.notes += (
             f"plan {plan.name} of method {placement.method} was dropped: {plan.why}"
             for placement in model.placements
@@ -128,22 +128,13 @@ class _Debugger:
         trust_code = self.saved is None or self.saved.trust_code  # of what was compiled here, or of a trusted file
         methods = list(self._compare(limit, trust_code=trust_code))
         with closing(Isolated(program, request.registry, trust_code=trust_code, limit=limit)) as isolated:
+            is_saved, artifacts = self.saved is not None, model.compiler.artifacts
             context = SearchContext(
-                request.selection.backends,
-                model.compiler.artifacts,
-                self.run.delegates,
-                isolated,
-                bounds,
-                self.budget,
-                self.output,
-                self._report,
-                self.notes,
-                DEFAULTS["float32"] if request.selection.verify is None else None,
-                is_saved=self.saved is not None,
+                request, artifacts, self.run, isolated, bounds, self.budget, self.output, self.notes, is_saved
             )
             faults = list(all_compile_faults(context, model.compiler.failures))
             if not self.is_loaded:
-                record_unopened(context, self.run, self.recorder, values)
+                record_unopened(context, self.recorder, values)
             entries = self.recorder.instructions
             searches = {name: PartitionSearch(context, entry) for name, entry in self.recorder.partitions.items()}
             faults += [f for entry in entries for f in _faults(entry, searches, context)]

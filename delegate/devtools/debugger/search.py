@@ -6,14 +6,14 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch.fx import Node
 
-from delegate.accuracy.bounds import Bounds
+from delegate.accuracy.bounds import DEFAULTS, Bounds
 from delegate.accuracy.figures import difference
 from delegate.accuracy.program_run import ProgramRun
 from delegate.accuracy.recording import RecordedCall, RecordedInstruction, RunRecorder, excess_of, same
@@ -21,15 +21,14 @@ from delegate.accuracy.reference import EagerRegion
 from delegate.accuracy.trial import RegionTrial
 from delegate.backends.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
 from delegate.backends.guilty import Minimization, OutOfTime, Unit, nodes_of, part_of, units_of
-from delegate.backends.selected import SelectedBackend
 from delegate.devtools.debugger.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
 from delegate.devtools.debugger.faults import faulty_node, kind_of
 from delegate.devtools.debugger.reproduction import write_compilation, write_reproduction
 from delegate.errors import DelegateError, InputError
 from delegate.lowering.compiler import CompileFailure, Compiler
 from delegate.partitioner.artifacts import Artifacts
-from delegate.partitioner.extraction import LoweredDelegate
 from delegate.report.rows import Accuracy
+from delegate.request import LoweringRequest
 from delegate.runtime.backend import Delegate
 from delegate.runtime.isolated import Isolated
 
@@ -43,39 +42,43 @@ class SearchContext:
     """The means and limits of the searches in one program.
 
     Args:
-        backends: Backend name -> the backend that is searched.
+        request: the model, its backends and its bounds.
         artifacts: compile sub-regions.
-        delegates: the partitions of the program, whose artifacts are not compiled again.
+        run: the program, whose partitions are not compiled again.
         isolated: opens artifacts in a separate process.
         bounds: define which results are wrong.
         budget: seconds of all searches.
         output: folder of the reproductions; None: none are written.
-        report: called with short progress texts.
         notes: on the searches, for people.
-        least_rounding_db: an SQNR from which it is not a fault that a backend computes float32 at lower precision, if
-            it is made to; None: the user gave bounds.
-        is_saved: the artifacts of `delegates` come from a file.
+        is_saved: the partitions come from a file.
 
     Attributes:
+        least_rounding_db: an SQNR from which it is not a fault that a backend computes float32 at lower precision, if
+            it is made to; None: the user gave bounds.
         is_complete: no search has ended early.
     """
 
-    backends: Mapping[str, SelectedBackend]
+    request: LoweringRequest
     artifacts: Artifacts
-    delegates: Mapping[str, LoweredDelegate]
+    run: ProgramRun
     isolated: Isolated
     bounds: Bounds
     budget: float
     output: Path | None
-    report: Callable[[str], None]
     notes: list[str]
-    least_rounding_db: float | None = None
-    is_saved: bool = False
+    is_saved: bool
     is_complete: bool = True
-    _deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._deadline = time.monotonic() + self.budget
+        self._delegates = self.run.delegates
+        self.backends = self.request.selection.backends
+        self.least_rounding_db = DEFAULTS["float32"] if self.request.selection.verify is None else None
+
+    def report(self, text: str) -> None:
+        """Report progress."""
+        if self.request.progress is not None:
+            self.request.progress(text)
 
     def require_time(self) -> None:
         """Raise OutOfTime if the budget is over."""
@@ -89,7 +92,7 @@ class SearchContext:
 
     def compile(self, backend: str, region: Region) -> PreprocessResult:
         """Return the artifact of a region, with the errors of `Artifacts.attempt`."""
-        whole = self.delegates.get(region.name)
+        whole = self._delegates.get(region.name)
         if whole is not None and whole.backend == backend and _border(whole.region) == _border(region):
             return whole.result
         return self.artifacts.attempt(backend, region)
@@ -296,16 +299,10 @@ class PartitionSearch:
         """Return the fault of a partition that was wrong in the program; `text` has the reason to name no operator."""
         nodes = operators_of(self._region.calls)
         kind = self._kind(call, self._region)
-        fault = Fault(
-            self._entry.method,
-            self._backend,
-            self._entry.name,
-            tuple(map(faulty_node, nodes)),
-            replace(kind, explanation="; ".join(filter(None, (kind.explanation, text)))),
-            figures_of(call),
-            len(nodes),
-            is_minimal=False,
-        )
+        kind = replace(kind, explanation="; ".join(filter(None, (kind.explanation, text))))
+        faulty = tuple(map(faulty_node, nodes))
+        method, name, figures = self._entry.method, self._entry.name, figures_of(call)
+        fault = Fault(method, self._backend, name, faulty, kind, figures, len(nodes), is_minimal=False)
         self._context.note_no_reproduction(fault, text)
         return fault
 
@@ -436,17 +433,16 @@ def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator
 
 
 def record_unopened(
-    context: SearchContext, run: ProgramRun, recorder: RunRecorder, values: Mapping[str, Mapping[str, torch.Tensor]]
+    context: SearchContext, recorder: RunRecorder, values: Mapping[str, Mapping[str, torch.Tensor]]
 ) -> None:
     """Record the partitions that their backends do not open as instructions that fail, with the inputs of torch.
 
     Args:
         context: opens artifacts.
-        run: the program.
         recorder: gets the records.
         values: torch's values in the first call, by method and node.
     """
-    for method in run.lowered:
+    for method in context.run.lowered:
         known = values.get(method.program.name, {})
         for name, delegate in method.delegates.items():
             try:
