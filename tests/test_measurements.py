@@ -40,7 +40,7 @@ COMMANDS = {
 def bare(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The packages of plugins/ are not installed, and nothing is blocked that has its names."""
     others = {"delegate-remote", "delegate-ray"}
-    monkeypatch.setattr("delegate.registry.installed_plugins", lambda: installed_without(others))
+    monkeypatch.setattr("delegate.registry.find_plugins", lambda: installed_without(others))
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 
 

@@ -25,7 +25,7 @@ PACKAGES = {"torchvision": (), "transformers": ()}  # the project's own, for oth
 @pytest.fixture(autouse=True)
 def without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the packages of plugins/ that have kernels."""
-    monkeypatch.setattr("delegate.registry.installed_plugins", lambda: installed_without(PLUGINS))
+    monkeypatch.setattr("delegate.registry.find_plugins", lambda: installed_without(PLUGINS))
 
 
 def library(site: Site, name: str, op: str, dtypes: str = "float32") -> None:
