@@ -237,7 +237,7 @@ def test_many_pairs(case):
 
 def test_products_of_many():
     for x in (1 + torch.randn(45, 45, 45) / 1000, torch.randint(-3, 4, (5000,)), torch.rand(70, 70).t() + 0.5):
-        check(A.prod.default, x, rtol=6e-6)
+        check(A.prod.default, x, rtol=5e-5)  # of 91,125 factors, whose order depends on the threads
     check(A.prod.default, torch.ones(100, 90, dtype=torch.uint8), dtype=F32)
 
 
