@@ -232,9 +232,9 @@ class Registry:
         state = self.state(name)
         if state.state is PluginState.UNAVAILABLE and state.kept and not absent_ok and not state.stands_for:
             state = self._states.probe_again(state.name)  # devices come back, and this one is requested by name
-        if state.info is None or not (state.state is PluginState.OK or (absent_ok and state.is_absent)):
-            state.require_ok(_ERRORS[state.state])
-            raise AssertionError(state)
+        if not (absent_ok and state.state is PluginState.UNAVAILABLE):
+            state.require_ok(_ERRORS.get(state.state, BackendError))
+        assert state.info is not None
         return state.info
 
     def is_own(self, name: str) -> bool:

@@ -42,11 +42,6 @@ class BackendState(InstalledPlugin):
     kept: bool = field(default=False, compare=False)
 
     @property
-    def is_absent(self) -> bool:
-        """True if its library or device is absent."""
-        return self.state is PluginState.UNAVAILABLE
-
-    @property
     def is_on_own_device(self) -> bool:
         """True if it works, on its own device."""
         return self.state is PluginState.OK and self.availability is not None and not self.availability.stand_in
@@ -156,7 +151,6 @@ def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | Backend
     expected = {"state", "detail", "remedy", "traceback"}
     if state is not PluginState.BROKEN:
         given = mapping(data, "info")
-        _require_keys(given, {f.name for f in fields(BackendInfo)} - {"probe"})
         version = tuple(given["api_version"])
         info = BackendInfo(
             **{**given, "api_version": version, "noise": texts(given, "noise")}, probe=partial(_probe_of, plugin.value)
@@ -166,7 +160,6 @@ def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | Backend
         expected.add("info")
     if state in (PluginState.OK, PluginState.UNAVAILABLE):
         found = mapping(data, "availability")
-        _require_keys(found, {f.name for f in fields(Availability)})
         versions = {library: text(mapping(found, "versions"), library) for library in found["versions"]}
         availability = Availability(**{**found, "versions": versions, "devices": texts(found, "devices")})
         if availability.ok != (state is PluginState.OK):
