@@ -214,6 +214,14 @@ def with_dimensions(node: Node) -> Verdict:
     return no(Reason.RANK, f"{node.all_input_nodes[0].name} has no dimensions")
 
 
+def of_matrices(node: Node) -> Verdict:
+    """Both factors have two dimensions at least."""
+    for factor in node.all_input_nodes:
+        if (rank := tensors(factor)[0].dim()) < 2:
+            return no(Reason.RANK, f"{factor.name} has {rank} dimensions, but a matrix has two")
+    return YES
+
+
 def first_result_only(node: Node) -> Verdict:
     """Only the first result is used.
 

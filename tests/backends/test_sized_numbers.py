@@ -34,10 +34,10 @@ ANSWERS = {
         "none": {"runs": 23, "dynamic_shape": 39, "operator": 15, "dtype": 8, "attribute": 2},
     },
     "webgpu": {
-        "part": {"runs": 34, "dynamic_shape": 60, "dtype": 1, "inaccurate": 1},
-        "root": {"runs": 32, "dynamic_shape": 53, "dtype": 1, "inaccurate": 1},
-        "twice": {"runs": 59, "dynamic_shape": 70, "dtype": 23, "inaccurate": 1, "refused": 4, "operator": 3},
-        "none": {"runs": 31, "dynamic_shape": 53, "dtype": 2, "inaccurate": 1},
+        "part": {"runs": 34, "dynamic_shape": 57, "operator": 3, "dtype": 1, "inaccurate": 1},
+        "root": {"runs": 32, "dynamic_shape": 52, "operator": 1, "dtype": 1, "inaccurate": 1},
+        "twice": {"runs": 59, "dynamic_shape": 67, "operator": 7, "dtype": 23, "inaccurate": 1, "refused": 3},
+        "none": {"runs": 31, "dynamic_shape": 52, "operator": 1, "dtype": 2, "inaccurate": 1},
     },
 }  # fmt: skip
 

@@ -42,7 +42,7 @@ INDEX = tensor([[0, 1, 2, 0, 0], [2, 0, 0, 1, 2]])
 
 # ONNX Runtime 1.31.1 has these kernels for some dtypes only, and fails in the first call.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool], ids=str)
-@pytest.mark.parametrize("reduce", ["sum", "prod", "amax", "amin"])
+@pytest.mark.parametrize("reduce", ["sum", "prod"])
 def test_reductions_at_indices(reduce: str, dtype: torch.dtype) -> None:
     def reduced(x: Tensor, source: Tensor) -> Tensor:
         return x.scatter_reduce(0, INDEX, source, reduce)

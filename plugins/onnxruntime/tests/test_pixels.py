@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.cases.resizing import CASES, DYNAMIC, compare, compare_sizes
 
-LEFT = {"halves that are reflected"}
+LEFT = {"halves that are reflected", "double", "double planes", "double exact"}
 
 
 @pytest.mark.parametrize("name", CASES)

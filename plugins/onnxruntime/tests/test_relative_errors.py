@@ -58,28 +58,6 @@ def test_a_quantized_result_takes_no_more_operators(function: Callable[[Tensor],
     assert_same(program(x), module(x), steps=1)
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "silu", "glu", "softplus", "mish", "log_sigmoid", "expm1", "log1p"])
-def test_double_precision(name: str) -> None:
-    function = (
-        {"glu": lambda x: F.glu(x, -1), "log_sigmoid": F.logsigmoid}.get(name)
-        or getattr(torch, name, None)
-        or getattr(F, name)
-    )
-    x = torch.cat([torch.linspace(-0.9, 19, 1000), torch.logspace(-8, -1, 100)]).double()
-    x = x if name == "log1p" else torch.cat([x, -x, torch.linspace(-300, -19, 1000).double()])
-    x = x.reshape(-1, 2)
-    program = delegate.to_backend(torch.export.export(Function(function), (x,)), ["onnxruntime"])
-    assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
-    assert_same(program(x), function(x), 2e-14, each=True)
-
-
-def test_erfc_of_float64_is_left_to_others() -> None:
-    x = torch.linspace(-3, 9, 100).double()
-    program = delegate.to_backend(torch.export.export(Function(torch.erfc), (x,)), ["onnxruntime"])
-    assert {n.backend for n in program.report.nodes} == {"portable"}
-    assert_same(program(x), torch.erfc(x), 1e-13, each=True)
-
-
 @pytest.mark.parametrize("divisor", [3.0, -0.1, float("inf"), -float("inf"), 0.0])
 def test_floor_division(divisor: float) -> None:
     x = torch.tensor([0.0, 1.0, -1.0, 2.5, -2.5, 7.0, -7.0, 1e8, -1e8, 2.0**24 + 2, 1e20, -1e20])

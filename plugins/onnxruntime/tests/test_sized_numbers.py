@@ -9,10 +9,10 @@ from tests.support.sampling import only
 
 # Case -> how many nodes ONNX Runtime runs, and how many it refuses for each reason.
 ANSWERS = {
-    "part": {"runs": 35, "dynamic_shape": 60, "inaccurate": 1},
-    "root": {"runs": 33, "dynamic_shape": 53, "inaccurate": 1},
-    "twice": {"runs": 79, "dynamic_shape": 74, "dtype": 2, "inaccurate": 1, "refused": 1, "operator": 3},
-    "none": {"runs": 32, "dynamic_shape": 53, "dtype": 1, "inaccurate": 1},
+    "part": {"runs": 35, "dynamic_shape": 57, "operator": 3, "inaccurate": 1},
+    "root": {"runs": 33, "dynamic_shape": 52, "operator": 1, "inaccurate": 1},
+    "twice": {"runs": 79, "dynamic_shape": 71, "operator": 7, "dtype": 2, "inaccurate": 1},
+    "none": {"runs": 32, "dynamic_shape": 52, "operator": 1, "dtype": 1, "inaccurate": 1},
 }
 
 

@@ -32,9 +32,6 @@ REJECTED: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "fmod": (torch.fmod, (X, Y)),
     "floor": (lambda x, y: torch.div(x, y, rounding_mode="floor"), (X, Y)),
     "trunc": (lambda x: torch.div(x, 0.3, rounding_mode="trunc"), (X,)),
-    "tan": (torch.tan, (tensor([1.5, 1.625, 51.75, 108.0]),)),
-    "asinh": (torch.asinh, (tensor([-1000.5, 300.0, 2.0]),)),
-    "acosh": (torch.acosh, (tensor([1000.5, 300.0, 2.0]),)),
 }
 
 
@@ -59,7 +56,7 @@ def test_quotients_of_integers_stay(mode: str) -> None:
 
 # Function, input, and bounds of the largest error, relative to the largest result and to 1 at least.
 KEPT: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, float, float]] = {
-    **{name: (getattr(torch, name), UNIT, 2e-4, 3e-3) for name in ("acos", "asin", "atanh", "sinh", "erf", "sigmoid")},
+    **{name: (getattr(torch, name), UNIT, 2e-4, 3e-3) for name in ("erf", "sigmoid")},
     **{name: (getattr(F, name), RANGE / 2, 5e-5, 2e-3) for name in ("elu", "selu", "gelu", "silu", "softplus")},
     **{name: (getattr(F, name), RANGE / 2, 5e-5, 2e-3) for name in ("logsigmoid", "hardswish", "hardsigmoid")},
     "mish": (F.mish, RANGE / 2, 1e-3, 5e-3),

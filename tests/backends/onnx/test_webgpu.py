@@ -353,19 +353,3 @@ def test_numbers_that_rows_leave_out(function, left):
     program = delegate.to_backend(torch.export.export(Function(function), (x,)), "webgpu")
     assert {node.backend for node in program.report.nodes} == {"portable" if left else "webgpu"}
     assert_same(program(x), function(x), 1e-3)
-
-
-REMAINDERS = {"remainder": (torch.remainder, torch.float32), "fmod": (torch.fmod, torch.float32),
-              "remainder of integers": (torch.remainder, torch.int32)}  # fmt: skip
-
-
-@pytest.mark.parametrize(("function", "dtype"), REMAINDERS.values(), ids=REMAINDERS)
-def test_remainders_of_huge_numbers_have_a_note(function, dtype):
-    require("webgpu")
-    x = torch.tensor([5.5, -5.5, 1e6, 3e7]).to(dtype)
-    program = compiled(Function(function, 3), (x,), backends="webgpu")
-    assert_runs(program, "webgpu")
-    notes = [note for p in program.report.partitions for note in p.notes if "quotients" in note]
-    expected = f"wrong from quotients of 2**24 on in {function.__name__}"
-    assert notes == ([expected] if dtype is torch.float32 else [])
-    assert_same(program(x), function(x, 3), 1e-6)

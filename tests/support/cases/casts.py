@@ -104,11 +104,12 @@ _BESIDE_ZEROS: dict[str, dict[str, int]] = {  # products with 0, whose sign comp
     **dict.fromkeys(["signbit", "scaled product", "chosen"], _MUL | _SIGNBIT),
     "sum with zero": {"aten.add.Tensor": 1} | _MUL | _SIGNBIT,
     "copysign": _MUL | _COPYSIGN,
-    **dict.fromkeys(["atan2", "reciprocal", "product", "constant of zero"], _MUL),
+    **dict.fromkeys(["reciprocal", "product", "constant of zero"], _MUL),
+    "atan2": _MUL | {"aten.atan2.default": 1},
     "difference": {"aten.sub.Tensor": 1},
     "all": {
         "aten.mul.Tensor": 5, "aten.signbit.default": 3, "aten.add.Tensor": 1, "aten.copysign.Tensor": 1,
-        "aten.sub.Tensor": 1,
+        "aten.sub.Tensor": 1, "aten.atan2.default": 1,
     },
 }  # fmt: skip
 # Backend -> case -> the operators that the backend refuses, with the number of their nodes.
@@ -125,9 +126,7 @@ REFUSED: dict[str, dict[str, dict[str, int]]] = {
     },
     "onnxruntime": _BESIDE_ZEROS,
     "webgpu": _BESIDE_ZEROS,
-    "openvino": _BESIDE_ZEROS | {
-        "atan2": _MUL | {"aten.atan2.default": 1}, "all": _BESIDE_ZEROS["all"] | {"aten.atan2.default": 1}
-    },
+    "openvino": _BESIDE_ZEROS,
     "cuda": {  # TVM drops the sign of products with 0
         **dict.fromkeys(["signbit", "scaled product", "chosen"], _MUL | _SIGNBIT),
         "sum with zero": {"aten.add.Tensor": 1} | _MUL | _SIGNBIT,

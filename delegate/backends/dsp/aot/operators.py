@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.fx import Node
 
-from delegate.backends.dsp.deviations import LARGE_SQUARES, POLES, ROUNDED_QUOTIENTS
 from delegate.backends.inexact import returns_to_half
 from delegate.backends.lowering import every
 from delegate.backends.onnx.aot.translations import Operators
@@ -247,30 +246,6 @@ def _positive_base(node: Node) -> Verdict:
     return no(Reason.INACCURATE, f"powers of {base}: {_WRAPS}")
 
 
-def _of_integers(node: Node) -> Verdict:
-    """The operands are integers: quotients of floats are rounded to float16 first."""
-    return ROUNDED_QUOTIENTS.reject() if tensor(node).dtype.is_floating_point else YES
-
-
-def _no_tangent(node: Node) -> Verdict:
-    """No node is supported: cosines have an absolute error, so that tangents near poles may have the other sign."""
-    return POLES.reject()
-
-
-def _no_squares(node: Node) -> Verdict:
-    """No node is supported: the squares of 256 and more exceed float16."""
-    return LARGE_SQUARES.reject()
-
-
-def _norm_without_powers(node: Node) -> Verdict:
-    """The exponent of the norm is 0, 1, 2 or an infinity."""
-    args = arguments(node)
-    exponent = args["ord"] if "ord" in args else args["p"]
-    if exponent in (0, 1, 2) or math.isinf(exponent):
-        return YES
-    return no(Reason.INACCURATE, f"the norm of the exponent {exponent}: {_WRAPS}")
-
-
 _WRAPS = "the HTP computes 2**(exponent * log2(base)), which wraps around beyond float16 and has no sign"
 _POOLS = (
     "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_avg_pool1d", "adaptive_avg_pool3d",
@@ -288,22 +263,10 @@ LIMITS: Mapping[str, Callable[[Node], Verdict]] = {
     "aten.pow.Tensor_Tensor": _no_power,
     "aten.pow.Scalar": _positive_base,
     "aten.index.Tensor": _no_gathered_images,
-    "aten.tan.default": _no_tangent,
-    **dict.fromkeys(("aten.acosh.default", "aten.asinh.default"), _no_squares),
-    **dict.fromkeys(
-        (
-            "aten.fmod.Tensor", "aten.fmod.Scalar", "aten.remainder.Tensor", "aten.remainder.Scalar",
-            "aten.remainder.Scalar_Tensor", "aten.div.Tensor_mode", "aten.div.Scalar_mode",
-        ),
-        _of_integers,
-    ),
     **{f"aten.upsample_{mode}2d.{form}": _by_sizes for mode in ("bilinear", "nearest") for form in ("vec", "default")},
     **dict.fromkeys((f"aten.{name}.default" for name in _POOLS), _plain_pool),
     **dict.fromkeys((f"aten.{name}.default" for name in _AVERAGES), _no_long_steps_of_averages),
-    **dict.fromkeys(
-        (f"aten.{name}.default" for name in ("linalg_vector_norm", "dist", "_cdist_forward")), _norm_without_powers
-    ),
-    **dict.fromkeys((f"aten.{name}.default" for name in ("isnan", "isinf", "fmax", "fmin")), _no_infinity),
+    **dict.fromkeys((f"aten.{name}.default" for name in ("isnan", "isinf")), _no_infinity),
 }  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def _seen_through_windows(graph: Graph) -> Set[Node]:
 
 
 def _gather(node: Node) -> None:
-    """Replace a slice, part or roll that does not start at 0 by a gathering of its elements by index."""
+    """Replace a slice or part that does not start at 0 by a gathering of its elements by index."""
     source = next(iter(node.all_input_nodes), node)
     name, args = op_name(node), arguments(node) if node.op == "call_function" else {}
     if name == "aten.slice.Tensor" and args["step"] == 1:
@@ -80,15 +80,6 @@ def _gather(node: Node) -> None:
     elif node.target is operator.getitem and op_name(source) == "aten.split_with_sizes.default":
         whole, sizes, dim = arguments(source).values()
         _select(node, whole, dim, sum(sizes[: node.args[1]]))
-    elif name == "aten.roll.default" and args["dims"]:
-        *others, (dim, shift) = zip(args["dims"], args["shifts"], strict=True)
-        for axis, by in others:
-            with node.graph.inserting_before(node):
-                rolled = node.graph.call_function(aten.roll.default, (source, [by], [axis]))
-            rolled.meta = dict(node.meta)
-            _select(rolled, source, axis, -by)
-            source = rolled
-        _select(node, source, dim, -shift)
     elif name == "aten.cat.default" and args["dim"] % tensor(node).dim() > 1:
         _gather_all(node, args["dim"])
 

@@ -36,8 +36,8 @@ DEVIATIONS = (
         (
             "aten.acos", "aten.acosh", "aten.atanh", "aten.tan", "aten.sin", "aten.cos", "aten.sinh", "aten.cosh",
             "aten.tanh", "aten.erf", "aten.exp", "aten.log", "aten.log2", "aten.log10", "aten.pow", "aten.elu",
-            "aten.celu", "aten.gelu", "aten.silu", "aten.mish", "aten.softplus", "aten.log_sigmoid", "aten.hardswish",
-            "aten.hardsigmoid", "aten._softmax", "aten.fmod", "aten.remainder",
+            "aten.gelu", "aten.silu", "aten.mish", "aten.softplus", "aten.log_sigmoid", "aten.hardswish",
+            "aten.hardsigmoid", "aten._softmax",
         ),
         "most numbers",
         "is as accurate as WGSL requires: sin, cos and acos are up to 2e-4 off, and small results lose all digits",
@@ -61,7 +61,7 @@ DEVIATIONS = (
         points=("zeros", "tiny", "subnormal"), is_noted=False,
     ),
     _row(
-        ("aten.topk", "aten.kthvalue"), "equal values", "may return other indices", "chooses by its own order",
+        ("aten.topk",), "equal values", "may return other indices", "chooses by its own order",
         points=("zeros", "equal", "two values"),
     ),
     _row(
@@ -69,16 +69,11 @@ DEVIATIONS = (
         points=("large", "limits"), is_noted=False,
     ),
     _row(
-        ("aten.fmod", "aten.remainder", "aten.pow", "aten.hypot", "aten.div.Tensor_mode", "aten.floor_divide"),
-        "infinities", "returns NaN", "returns a number or infinity", points=("infinities", "only -infinity", "limits"),
+        ("aten.pow",), "infinities", "returns NaN", "returns a number or infinity",
+        points=("infinities", "only -infinity", "limits"),
     ),
     _row(
-        ("aten.fmod", "aten.remainder", "aten.div.Tensor_mode", "aten.floor_divide"), "quotients over 2^24",
-        "is wrong, which a note reports for remainders", "returns the exact one",
-        points=("large", "limits", "tails", "tiny", "subnormal"),
-    ),
-    _row(
-        ("aten.acosh", "aten.add", "aten.celu", "aten.gelu", "aten.hardswish"), "numbers close to the largest float",
+        ("aten.acosh", "aten.add", "aten.gelu", "aten.hardswish"), "numbers close to the largest float",
         "returns infinity or stays finite, since intermediate results do", "rounds once", points=("limits",),
         is_noted=False,
     ),

@@ -14,7 +14,7 @@ from delegate.backends.inexact import MEANS, collapsed_sizes, constants_of_zero,
 from delegate.backends.long_sums import sums_in_stages
 from delegate.backends.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx, with_weights
-from delegate.backends.onnx.aot.number_checks import cut_off, keeps_float64, too_large
+from delegate.backends.onnx.aot.number_checks import cut_off, too_large
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators
 from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import unpack
@@ -85,7 +85,7 @@ class OnnxBackend(TableBackend):
         return no(Reason.OPERATOR, f"{self.library} does not support ONNX's {', '.join(missing)}")
 
     def check(self, node: Node) -> Verdict:
-        return super().check(node) and keeps_zero(node) and keeps_float64(node) and keeps_factor(node)
+        return super().check(node) and keeps_zero(node) and keeps_factor(node)
 
     def preprocess(self, region: Region) -> PreprocessResult:
         refused = too_large(region) | cut_off(region) | constants_of_zero(region)

@@ -1,24 +1,16 @@
 """Checks of numbers that an ONNX model cannot hold.
 
 ONNX Runtime and QNN store biases of layers on integers in 32 bits, even if they exceed 32 bits. In ONNX, zero points
-have the type of the values, and the exporter truncates them to it. Torch's ONNX exporter writes the numbers among the
-arguments of an operator in float32, like ONNX's attributes. On float64, the relative error of the result is then 3e-8,
-or a comparison with the number itself is false.
+have the type of the values, and the exporter truncates them to it.
 """
 
 from __future__ import annotations
-
-import math
-import struct
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch.fx import Node
 
 from delegate.backends.region import Region
-from delegate.edge.node import arguments, op_name, tensor, tensors
-from delegate.verdict import YES, Reason, Verdict, no
+from delegate.edge.node import arguments, op_name, tensor
 
 _LAYERS = {  # operator -> its arguments: operand, weight, bias
     "aten.addmm.default": ("mat1", "mat2", "self"),
@@ -96,38 +88,3 @@ def _zero_points(region: Region, node: Node) -> torch.Tensor | None:
     argument = arguments(node)[_DECODES[op_name(node)]]
     zeros = region.constants.get(argument) if isinstance(argument, Node) else torch.tensor(argument or 0)
     return None if zeros is None else zeros.detach().cpu().double()
-
-
-# Operators that the exporter, or ONNX Runtime, translates with constants of its own in float32.
-_OWN_NUMBERS = frozenset(f"aten.{name}.default" for name in ("log10", "log2", "scaled_dot_product_attention"))
-
-
-def keeps_float64(node: Node) -> Verdict:
-    """On float64, numbers among the arguments are exact in float32."""
-    if not any(t.dtype is torch.float64 for n in (node, *node.all_input_nodes) for t in tensors(n)):
-        return YES
-    if op_name(node) in _OWN_NUMBERS:
-        return no(Reason.INACCURATE, "its constants are rounded to float32, but its operands are float64")
-    for name, argument in arguments(node).items():
-        rounded = next((n for n in _numbers(argument) if not _fits_float32(n)), None)
-        if rounded is not None:
-            return no(Reason.INACCURATE, f"{name}={rounded} is rounded to float32, but the operands are float64")
-    return YES
-
-
-def _numbers(argument: Any) -> Iterator[float]:
-    if isinstance(argument, list | tuple):
-        for element in argument:
-            yield from _numbers(element)
-    elif isinstance(argument, int | float):
-        yield argument
-
-
-def _fits_float32(number: float) -> bool:
-    """Return true for a number that float32 represents exactly, including infinities and NaN."""
-    if isinstance(number, float) and not math.isfinite(number):
-        return True
-    try:
-        return bool(struct.unpack("<f", struct.pack("<f", number))[0] == number)
-    except OverflowError:
-        return False

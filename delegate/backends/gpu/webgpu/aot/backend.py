@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Literal
 
@@ -103,7 +102,6 @@ class WebGpuBackend(OnnxBackend):
             if self._here is None
             else f"checked on {provider.describe(self._here)}",
             *nan_notes(region, _loses),
-            *_notes_on_remainders(region),
         ]
         return PreprocessResult(
             blob, {**specs, **self._specs(), "float16": _has_float16(region)}, tuple(notes), self.space, data
@@ -136,11 +134,3 @@ def _loses(node: Node) -> bool:
     https://www.w3.org/TR/WGSL/#floating-point-evaluation
     """
     return reads_floats(node) and op_name(node) not in MOVES
-
-
-def _notes_on_remainders(region: Region) -> Iterator[str]:
-    """Yield the note of a region with remainders of floats: the quotient is rounded to float32."""
-    calls = [node for node in region.calls if reads_floats(node)]
-    names = {op_name(node).split(".")[1] for node in calls} & {"remainder", "fmod"}
-    if names:
-        yield f"wrong from quotients of 2**24 on in {', '.join(sorted(names))}"

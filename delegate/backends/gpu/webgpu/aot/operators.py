@@ -43,8 +43,8 @@ OPERATORS: Operators = {
         (
             "Add", "ArgMax", "ArgMin", "Clip", "Concat", "CumSum", "Div", "Equal", "GatherND", "Greater",
             "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul", "Pad", "Pow", "ReduceMax", "ReduceMean",
-            "ReduceMin", "ReduceProd", "ReduceSum", "ScatterElements", "ScatterElements(max)", "ScatterElements(min)",
-            "ScatterND", "ScatterND(add)", "ScatterND(mul)", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Where",
+            "ReduceMin", "ReduceProd", "ReduceSum", "ScatterElements", "ScatterND", "ScatterND(add)",
+            "ScatterND(mul)", "Split", "Squeeze", "Sub", "Tile", "Transpose", "Where",
         ),
         _NUMBER,
     ),

@@ -13,7 +13,7 @@ from delegate.edge.node import arguments
 from delegate.verdict import YES, Reason, Verdict, no
 
 _VANISHED = -30.0  # 1 + exp(-30) is 1 in float16, whose units go astray further down
-_SERIES = {"FLOAT16": 0, "FLOAT": 13, "DOUBLE": 33}  # last exponent of the series of log(1 + e) in a dtype; 0: by Log
+_SERIES = {"FLOAT16": 0, "FLOAT": 13}  # last exponent of the series of log(1 + e) in a dtype; 0: by Log
 
 
 def _softplus_threshold(node: Node) -> Verdict:
@@ -24,12 +24,6 @@ def _softplus_threshold(node: Node) -> Verdict:
     if not 15 <= threshold <= 88:  # torch's exponential overflows beyond
         return no(Reason.ATTRIBUTE, f"threshold={threshold}")
     return YES if 2**-10 <= abs(beta) <= 2**10 else no(Reason.ATTRIBUTE, f"beta={beta}")
-
-
-def _moderate_alpha(node: Node) -> Verdict:
-    """The number alpha is 1/16 to 16: the exponential less 1 loses digits near 0."""
-    alpha = arguments(node)["alpha"]
-    return YES if 1 / 16 <= alpha <= 16 else no(Reason.ATTRIBUTE, f"alpha={alpha}")
 
 
 def _plain_elu(node: Node) -> Verdict:
@@ -90,20 +84,9 @@ def log_sigmoid(x: Any) -> Any:
     return op.Neg(softplus(set_dtype(op.Neg(x), x)))
 
 
-def celu(x: Any, alpha: float = 1.0) -> Any:
-    """Return alpha elu(x / alpha)."""
-    op = ops()
-    return op.Mul(op.Elu(op.Div(x, scalar(alpha, x))), scalar(alpha, x))
-
-
 def elu_by_tanh(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """Return ELU, whose Elu of ONNX Runtime's CPU loses the digits of small results."""
     return _elu(x, scale, alpha * scale, 0.5)
-
-
-def celu_by_tanh(x: Any, alpha: float = 1.0) -> Any:
-    """Return CELU, like ELU."""
-    return _elu(x, 1.0, alpha, 0.5 / alpha)
 
 
 def _elu(x: Any, above: float, below: float, half: float) -> Any:
@@ -140,8 +123,6 @@ ROWS = (
     row("aten.leaky_relu.default", ("LeakyRelu",), every(floating, no_nan)),
     row("aten.elu.default", ("Elu", "Mul"), every(floating, _plain_elu)),
     row("aten.elu.default", _BY_TANH, every(floating, _plain_elu), translate=elu_by_tanh),
-    row("aten.celu.default", ("Elu", "Div", "Mul"), every(floating, _moderate_alpha), keep=True, translate=celu),
-    row("aten.celu.default", _BY_TANH, every(floating, _moderate_alpha), keep=True, translate=celu_by_tanh),
     row("aten.hardtanh.default", ("Clip",), every(floating, no_nan)),
     *(row(f"aten.{name}.default", onnx, floating, keep=True) for name, onnx in _WHOLE.items()),
     row("aten.sigmoid.default", ("Sigmoid",), floating),

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, every
-from delegate.backends.onnx.aot.translations.moving import pad_by_mask
-from delegate.backends.onnx.aot.translations.row import INDICES, axis_of, cast, floating, ints, ops, row, static, take
+from delegate.backends.lowering import anything
+from delegate.backends.onnx.aot.translations.row import INDICES, axis_of, cast, ints, ops, row, static, take
 from delegate.edge.node import arguments, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
-Indices = Sequence[Any]  # for each dimension an index, or None where all of it is taken
+Indices = Sequence[Any]  # for each dimension an index, or None where all of it is take
 
 
 def integer_indices(node: Node) -> Verdict:
@@ -84,17 +83,6 @@ def index_select(x: Any, dim: int, chosen: Any) -> Any:
     return ops().Gather(x, chosen, axis=dim)
 
 
-def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    """Return a diagonal: flatten the two dimensions into one and gather its places."""
-    op, rank = ops(), len(x.shape)
-    first, second = axis_of(dim1, x), axis_of(dim2, x)
-    others = [axis for axis in range(rank) if axis not in (first, second)]
-    last = op.Transpose(x, perm=[*others, first, second])
-    rows, columns = x.shape[first], x.shape[second]
-    flat = op.Reshape(last, ints([*(x.shape[axis] for axis in others), rows * columns]))
-    return take(flat, len(others), torch.arange(rows * columns).view(rows, columns).diagonal(offset))
-
-
 def as_strided(x: Any, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
     """Gather from the flattened tensor at the places of a contiguous tensor's strides."""
     count = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) + (storage_offset or 0)
@@ -111,24 +99,6 @@ def unfold(x: Any, dimension: int, size: int, step: int) -> Any:
     return op.Transpose(windows, perm=[*range(axis + 1), *range(axis + 2, rank + 1), axis + 1])
 
 
-def columns(x: Any, kernel_size: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Any:
-    """Return the pixels of all windows of a padded image, one column per window."""
-    op, (_, channels, height, width) = ops(), x.shape
-    if any(padding):
-        x = pad_by_mask(x, [p for p in reversed(padding) for _ in range(2)])
-        height, width = height + 2 * padding[0], width + 2 * padding[1]
-    numbers = torch.arange(height * width, dtype=torch.float64).view(1, 1, height, width)
-    places = torch.ops.aten.im2col(numbers, kernel_size, dilation, [0, 0], stride)[0].long()
-    pixels = take(op.Reshape(x, ints([0, channels, height * width])), 2, places)
-    return op.Reshape(pixels, ints([0, channels * places.shape[0], places.shape[1]]))
-
-
-def _image(node: Node) -> Verdict:
-    """The operand has 4 dimensions."""
-    rank = tensor(node.all_input_nodes[0]).dim()
-    return YES if rank == 4 else no(Reason.RANK, f"the input has {rank} dimensions, not 4")
-
-
 ROWS = (
     row("aten.embedding.default", ("Gather",), anything, also=INDICES),
     row(
@@ -137,11 +107,6 @@ ROWS = (
     ),
     row("aten.index_select.default", ("Gather",), anything, also=INDICES, translate=index_select),
     row("aten.gather.default", ("GatherElements",), anything, also=INDICES),
-    row("aten.diagonal.default", ("Transpose", "Reshape", "Gather"), static, translate=diagonal),
     row("aten.as_strided.default", ("Reshape", "Gather"), static, translate=as_strided),
     row("aten.unfold.default", ("Gather", "Transpose"), static, translate=unfold),
-    row(
-        "aten.im2col.default", ("Where", "Reshape", "Gather"), every(static, _image, floating), keep=True,
-        translate=columns,
-    ),
 )  # fmt: skip

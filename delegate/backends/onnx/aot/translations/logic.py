@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, every
+from delegate.backends.lowering import anything
 from delegate.backends.onnx.aot.translations.row import (
     BOOL,
     cast_like,
@@ -86,18 +86,6 @@ def is_infinite(x: Any) -> Any:
     return op.Equal(op.Abs(x), scalar(math.inf, x))
 
 
-def larger(x: Any, y: Any) -> Any:
-    """Return the larger of two numbers; if one is NaN, the other one."""
-    op = ops()
-    return op.Where(is_nan(x), y, op.Where(is_nan(y), x, op.Max(x, y)))
-
-
-def smaller(x: Any, y: Any) -> Any:
-    """Return the smaller of two numbers; if one is NaN, the other one."""
-    op = ops()
-    return op.Where(is_nan(x), y, op.Where(is_nan(y), x, op.Min(x, y)))
-
-
 def product(x: Any, y: Any) -> Any:
     """Return x * y; `and` for two booleans. Beside numbers, booleans are 0 and 1."""
     op = ops()
@@ -113,7 +101,6 @@ def _same_dtypes_or_truths(node: Node) -> Verdict:
     return YES if len(dtypes) <= 1 else same_dtypes(node)
 
 
-_SAME = every(floating_inputs, same_dtypes)
 _JOINED = {"and": both, "or": either, "xor": one}
 _JOIN = ("And", "Not")
 
@@ -131,6 +118,4 @@ ROWS = (
     row("aten.mul.Tensor", ("Mul",), _same_dtypes_or_truths, translate=product, also=BOOL, between=("And", "Cast")),
     row("aten.isnan.default", ("Equal",), floating_inputs, translate=is_nan, also=BOOL, between=("Not",)),
     row("aten.isinf.default", ("Abs",), floating_inputs, translate=is_infinite, also=BOOL, between=("Equal",)),
-    row("aten.fmax.default", ("Max", "Where"), _SAME, translate=larger, between=("Equal", "Not")),
-    row("aten.fmin.default", ("Min", "Where"), _SAME, translate=smaller, between=("Equal", "Not")),
 )

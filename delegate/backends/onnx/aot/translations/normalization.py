@@ -95,13 +95,6 @@ def native_group_norm_by_means(
     return (group_norm_by_means(x, groups, weight, bias, eps),)
 
 
-def instance_norm_by_means(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float, eps: float, cudnn: bool
-) -> Any:
-    """Return an instance norm by means, for providers without InstanceNormalization."""
-    return _apply_weight(_normal(x, range(2, len(x.shape)), eps), weight, bias, len(x.shape))
-
-
 def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
     """Return a batch norm with the statistics of the batch itself."""
     axes = [axis for axis in range(len(x.shape)) if axis != 1]
@@ -161,13 +154,6 @@ ROWS = (
         _BY_MEANS,
         every(floating, _static, first_result_only),
         translate=native_group_norm_by_means,
-    ),
-    row(
-        "aten.instance_norm.default",
-        _BY_MEANS,
-        every(floating, plain(use_input_stats=True)),
-        keep=True,
-        translate=instance_norm_by_means,
     ),
     row(
         "aten._native_batch_norm_legit_no_training.default",

@@ -7,62 +7,15 @@ providers have. Here no NaN occurs: masked weights are also set to 0 after the s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.row import BOOL, floating, ints, ops, row, same_dtypes, scalar
+from delegate.backends.lowering import every, of_matrices
+from delegate.backends.onnx.aot.translations.row import BOOL, floating, row, same_dtypes
 from delegate.edge.node import arguments, tensors
 from delegate.verdict import YES, Reason, Verdict, no
-
-
-def row_products(x: Any, matrix: Any, vector: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Return beta x + alpha (matrix @ vector)."""
-    return _sum(x, ops().MatMul(matrix, vector), beta, alpha)
-
-
-def products(x: Any, y: Any) -> Any:
-    """Return x @ y with vectors as matrices, because ONNX Runtime fuses a Transpose with what it takes for a matrix."""
-    op, left, right = ops(), len(x.shape) == 1, len(y.shape) == 1
-    x, y = op.Unsqueeze(x, ints([0])) if left else x, op.Unsqueeze(y, ints([1])) if right else y
-    product = op.MatMul(x, y)
-    axes = [-2] * left + [-1] * right
-    return op.Squeeze(product, ints(axes)) if axes else product
-
-
-def sum_products(x: Any, first: Any, second: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """Return beta x + alpha (the sum of the batch's products)."""
-    op = ops()
-    return _sum(x, op.ReduceSum(op.MatMul(first, second), ints([0]), keepdims=0), beta, alpha)
-
-
-def _sum(x: Any, product: Any, beta: float, alpha: float) -> Any:
-    op = ops()
-    scaled = product if alpha == 1 else op.Mul(product, scalar(alpha, x))
-    return op.Add(x if beta == 1 else op.Mul(x, scalar(beta, x)), scaled)
-
-
-def trilinear(
-    first: Any,
-    second: Any,
-    third: Any,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
-) -> Any:
-    """Return the product of three tensors with added dimensions of size 1, summed over some dimensions."""
-    op = ops()
-    wide = [
-        op.Unsqueeze(x, ints(list(added))) if added else x
-        for x, added in zip((first, second, third), (expand1, expand2, expand3), strict=True)
-    ]
-    return op.ReduceSum(op.Mul(op.Mul(wide[0], wide[1]), wide[2]), ints(list(sumdim)), keepdims=0)  # fmt: skip
-
 
 _PRODUCT = every(floating, same_dtypes)
 
@@ -125,7 +78,7 @@ def attention(
     return op.MatMul(op.Where(allowed, weights, _scalar(0.0, query, op)), value)
 
 
-_TORCH = {"FLOAT": torch.float32, "FLOAT16": torch.float16, "BFLOAT16": torch.bfloat16, "DOUBLE": torch.float64}
+_TORCH = {"FLOAT": torch.float32, "FLOAT16": torch.float16, "BFLOAT16": torch.bfloat16}
 
 
 def _scalar(number: float, like: Any, op: Any) -> Any:
@@ -155,12 +108,9 @@ ROWS = (
     row("aten.convolution.default", ("Conv", "ConvTranspose"), every(floating, same_dtypes, _pads_within_a_step)),
     row("aten.linear.default", ("Gemm", "MatMul", "Transpose", "Add"), _PRODUCT, keep=True),
     row("aten.addmm.default", ("Gemm",), _PRODUCT),
-    row("aten.addmv.default", ("MatMul", "Mul", "Add"), _PRODUCT, translate=row_products),
-    row("aten.addbmm.default", ("MatMul", "ReduceSum", "Mul", "Add"), _PRODUCT, translate=sum_products),
-    row("aten._trilinear.default", ("Mul", "ReduceSum", "Unsqueeze"), _PRODUCT, translate=trilinear),
     row("aten.mm.default", ("MatMul",), _PRODUCT),
     row("aten.bmm.default", ("MatMul",), _PRODUCT),
-    row("aten.matmul.default", ("MatMul", "Unsqueeze", "Squeeze"), _PRODUCT, keep=True, translate=products),
+    row("aten.matmul.default", ("MatMul",), every(_PRODUCT, of_matrices), keep=True),
     row(
         "aten.scaled_dot_product_attention.default",
         ("MatMul", "Mul", "Softmax", "Transpose", "Add", "Where", "GreaterOrEqual", "Expand", "Reshape"),

@@ -14,16 +14,13 @@ from delegate.backends.onnx.aot.translations.row import (
     BOOL,
     INDICES,
     axis_of,
-    cast_like,
     floating,
     floating_inputs,
     ints,
     numbers,
     ops,
     row,
-    same_dtypes,
     scalar,
-    set_shape,
 )
 from delegate.edge.node import arguments, is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -129,31 +126,19 @@ def _place(find: str, x: Any, dim: int | None, keepdim: bool) -> Any:
 
 
 def norm(x: Any, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Any:
-    """Return the root of the summed powers of the absolute values."""
+    """Return the root of the sum of squares, the sum of absolute values, or the largest or smallest of these."""
     op = ops()
     axes, keep = ints(dim or range(len(x.shape))), {"keepdims": int(keepdim)}
     if ord == 2:
         return op.ReduceL2(x, axes, **keep)
-    size = op.Abs(x)
-    if ord == 0:
-        return op.ReduceSum(cast_like(op.Greater(size, scalar(0.0, x)), x), axes, **keep)
-    if ord in (math.inf, -math.inf):
-        return (op.ReduceMax if ord > 0 else op.ReduceMin)(size, axes, **keep)
-    if ord == 1:
-        return op.ReduceSum(size, axes, **keep)
-    return op.Pow(op.ReduceSum(op.Pow(size, scalar(ord, x)), axes, **keep), scalar(1 / ord, x))
+    reduce = op.ReduceSum if ord == 1 else op.ReduceMax if ord > 0 else op.ReduceMin
+    return reduce(op.Abs(x), axes, **keep)
 
 
-def distance(x: Any, y: Any, p: float = 2) -> Any:
-    """Return the norm of the difference."""
-    return norm(set_shape(ops().Sub(x, y), x.shape, x.dtype), p)
-
-
-def distances(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
-    """Return the norms of the differences between all pairs of rows."""
-    op = ops()
-    between = op.Sub(op.Unsqueeze(x, ints([-2])), op.Unsqueeze(y, ints([-3])))
-    return norm(set_shape(between, [*x.shape[:-1], y.shape[-2], x.shape[-1]], x.dtype), p, [-1])
+def _known_order(node: Node) -> Verdict:
+    """The order is 1, 2 or an infinity."""
+    order = arguments(node)["ord"]
+    return YES if order in (1, 2, math.inf, -math.inf) else no(Reason.ATTRIBUTE, f"a norm of order {order}")
 
 
 def running_sum(x: Any, dim: int, *, dtype: int | None = None) -> Any:
@@ -176,8 +161,6 @@ _REDUCE = {
     "prod.dim_int": "ReduceProd",
 }
 _ONE = every(numbers, _some_dimension)
-_NORM = ("ReduceL2", "Abs", "ReduceSum", "ReduceMax", "ReduceMin", "Pow")
-_PARTS = ("Greater", "Cast")
 _VARIANCE = ("ReduceMean", "Sub", "Mul")
 _SUMMED = every(floating, floating_inputs)  # a sum of booleans or integers is one of int64
 
@@ -214,13 +197,6 @@ def stable_sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending
     return sort(x, dim, descending)
 
 
-def kth_smallest(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """Return the last of the k smallest elements."""
-    op, axis = ops(), axis_of(dim, x)
-    last = ints([k - 1]) if keepdim else op.Constant(value_int=k - 1)
-    return tuple(op.Gather(result, last, axis=axis) for result in topk(x, k, axis, largest=False))
-
-
 _FLOATS = every(floating_inputs, _known_size)
 
 
@@ -254,18 +230,11 @@ ROWS = (
         for overload in ("default", "dim", "dims")
     ),
     row(
-        "aten.linalg_vector_norm.default", _NORM, every(_SUMMED, _some_dimension), translate=norm, between=_PARTS
+        "aten.linalg_vector_norm.default", ("ReduceL2", "Abs", "ReduceSum", "ReduceMax", "ReduceMin"),
+        every(_SUMMED, _some_dimension, _known_order), translate=norm,
     ),
-    row("aten.dist.default", (*_NORM, "Sub"), every(_SUMMED, same_dtypes, _some_dimension),
-                translate=distance, between=_PARTS),
-    row("aten._cdist_forward.default", (*_NORM, "Sub", "Unsqueeze"), every(_SUMMED, same_dtypes),
-                translate=distances, between=_PARTS),
     row("aten.cumsum.default", ("CumSum",), every(_SUMMED, _some_dimension), translate=running_sum),
     row("aten.topk.default", ("TopK",), every(floating_inputs, _known_count), also=INDICES, translate=topk),
     row("aten.sort.default", ("TopK",), _FLOATS, also=INDICES, translate=sort),
     row("aten.sort.stable", ("TopK(stable)",), _FLOATS, also=INDICES, translate=stable_sort),
-    row(
-        "aten.kthvalue.default", ("TopK",), every(floating_inputs, _known_count), also=INDICES,
-        translate=kth_smallest, between=("Gather",),
-    ),
 )  # fmt: skip

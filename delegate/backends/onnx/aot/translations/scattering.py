@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from delegate.backends.onnx.aot.translations.row import (
     constant,
     ints,
     ops,
+    plain,
     row,
     scalar,
     static,
@@ -34,8 +34,6 @@ from delegate.edge.node import arguments, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _SUMS = {"sum": "add", "prod": "mul"}
-_EXTREMES = {"amax": "max", "amin": "min"}
-_NEUTRAL = {"sum": 0.0, "prod": 1.0, "amax": -math.inf, "amin": math.inf}
 
 
 def reduces_by(*modes: str) -> Check:
@@ -83,34 +81,10 @@ def scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
     return ops().ScatterElements(x, index, _source(index, src, x), axis=axis_of(dim, x))
 
 
-def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
-    """Add a source at indices along a dimension."""
-    return combine(x, dim, index, src, "sum")
-
-
-def combine(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
+def combine(x: Any, dim: int, index: Any, src: Any, reduce: str = "sum") -> Any:
     """Add or multiply a source at places in all dimensions, which more providers support than places along one."""
-    op = ops()
-    places, source = _places(x, axis_of(dim, x), index), _source(index, src, x)
-    if not include_self:
-        neutral = op.Expand(scalar(_NEUTRAL[reduce], x), ints(list(index.shape)))
-        x = op.ScatterND(x, places, neutral)
-    return op.ScatterND(x, places, source, reduction=_SUMS[reduce])
-
-
-def extremes(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
-    """Write the largest or smallest of old and new elements at indices along a dimension."""
-    op, axis, source = ops(), axis_of(dim, x), _source(index, src, x)
-    if not include_self:
-        neutral = op.Expand(scalar(_NEUTRAL[reduce], x), ints(list(index.shape)))
-        x = op.ScatterElements(x, index, neutral, axis=axis)
-    return op.ScatterElements(x, index, source, axis=axis, reduction=_EXTREMES[reduce])
-
-
-def reduced(x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:
-    """Reduce old and new elements at indices to sums, products, the largest or the smallest."""
-    join = combine if reduce in _SUMS else extremes
-    return join(x, dim, index, src, reduce, include_self=include_self)
+    places = _places(x, axis_of(dim, x), index)
+    return ops().ScatterND(x, places, _source(index, src, x), reduction=_SUMS[reduce])
 
 
 def _places(x: Any, axis: int, index: Any) -> Any:
@@ -184,15 +158,7 @@ def _is_known(node: Node) -> Verdict:
     return no(Reason.DYNAMIC_SHAPE, f"{source.name} is overwritten at a position that depends on the inputs")
 
 
-def copy(x: Any, src: Any, non_blocking: bool = False) -> Any:
-    """Return the values of another tensor, in the shape and dtype of this one."""
-    op = ops()
-    converted = src if src.dtype == x.dtype else op.Cast(src, to=x.dtype)
-    return op.Expand(converted, ints(list(x.shape)))
-
-
 _AT_PLACES = ("Expand", "Slice", "Concat", "Unsqueeze")
-_JOIN = ("ScatterND", "ScatterND(add)", "ScatterND(mul)")
 _PART = ("Slice", "Concat", "Gather")
 
 
@@ -215,16 +181,12 @@ ROWS = (
         for kind in ("src", "value")
     ),
     row(
-        "aten.scatter_add.default", _JOIN[1:2], every(static, with_dimensions, _sums_stay), also=INDICES,
-        translate=scatter_add, between=_AT_PLACES,
+        "aten.scatter_add.default", ("ScatterND(add)",), every(static, with_dimensions, _sums_stay), also=INDICES,
+        translate=combine, between=_AT_PLACES,
     ),
     row(
-        "aten.scatter_reduce.two", (*_JOIN, "ScatterElements(max)", "ScatterElements(min)"),
-        every(static, with_dimensions, reduces_by(*_SUMS, *_EXTREMES), _sums_stay), also=INDICES, translate=reduced,
-        between=_AT_PLACES,
-    ),
-    row(
-        "aten.scatter_reduce.two", _JOIN, every(static, with_dimensions, reduces_by(*_SUMS), _sums_stay),
+        "aten.scatter_reduce.two", ("ScatterND(add)", "ScatterND(mul)"),
+        every(static, with_dimensions, reduces_by(*_SUMS), plain(include_self=True), _sums_stay),
         also=INDICES, translate=combine, between=_AT_PLACES,
     ),
     row(
@@ -236,5 +198,4 @@ ROWS = (
     row(
         "aten.select_scatter.default", _PART, _is_known, keep=True, translate=select_scatter, between=("Unsqueeze",)
     ),
-    row("aten.copy.default", ("Expand", "Cast"), static, translate=copy),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backends.lowering import every, of_matrices
 from delegate.backends.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Order, Size
@@ -88,15 +88,6 @@ def _lead(builder: RegionBuilder, x: Operand, batch: Order, rank: int) -> Operan
     return x
 
 
-def _two_dimensions(node: Node) -> Verdict:
-    """Both factors have two dimensions at least."""
-    for factor in node.args[:2]:
-        rank = tensor(cast(Node, factor)).dim()
-        if rank < 2:
-            return no(Reason.RANK, f"argument {factor} has rank {rank}, but a matrix product needs rank 2 or more")
-    return YES
-
-
 def _linear(node: Node) -> Verdict:
     """The weight has two dimensions."""
     rank = tensor(cast(Node, node.args[1])).dim()
@@ -121,7 +112,7 @@ def linear(builder: RegionBuilder, node: Node) -> None:
 
 
 @TABLE.lowers("aten.mm.default", "aten.bmm.default", check=floats)
-@TABLE.lowers("aten.matmul.default", check=every(floats, _two_dimensions), keep=True)
+@TABLE.lowers("aten.matmul.default", check=every(floats, of_matrices), keep=True)
 def matmul(builder: RegionBuilder, node: Node) -> None:
     """Lower to a product of matrices."""
     a, b = cast("tuple[Node, Node]", node.args[:2])
