@@ -116,7 +116,7 @@ def first_node(ep: ExportedProgram, leaves: Sequence[Any], kind: str) -> str:
         kind: a key of `NOT_FINITE`.
 
     Returns:
-        the text; empty if there is no such node.
+        the text; empty without such a node.
     """
     sources: list[Node] = []
 

@@ -405,6 +405,6 @@ def _value(answer: Any) -> Any:
 
 
 def _outcomes_of(entry: Entry) -> dict[int, Outcome]:
-    """Return the outcomes of an entry of the cache; raises an exception if it makes no sense."""
+    """Return the outcomes in a cache entry; raises an exception if it makes no sense."""
     rows = items(entry.about, "outcomes")
     return {count(row, "place"): Outcome(text(row, "ending"), amount(row, "limit")) for row in rows}

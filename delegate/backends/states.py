@@ -160,7 +160,7 @@ class BackendStates:
         return replace(state, kept=answer.cached)
 
     def _state_of(self, facts: BackendState | BackendAlias, plugin: Plugin) -> BackendState:
-        """Return a state, or that of the backend that an alias stands for on this machine."""
+        """Return a state, or the state of the backend that an alias stands for on this machine."""
         if isinstance(facts, BackendState):
             return facts
         self._aliases[facts.name] = facts

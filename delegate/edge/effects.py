@@ -39,7 +39,7 @@ _WITH_EFFECTS = torch.ops.higher_order.with_effects
 def refuse_effects(ep: ExportedProgram) -> None:
     """Raise ExportError for an operator that only has an effect, such as printing, also in a body of control flow.
 
-    A check is no such operator, and neither is a custom operator with an effect that returns tensors.
+    A check is not such an operator, and neither is a custom operator with an effect that returns tensors.
     """
     for module in graph_modules(ep.graph_module):
         for node in module.graph.nodes:

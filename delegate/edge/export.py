@@ -136,7 +136,7 @@ def _refuse_absent_data(signature: Signature) -> None:
 def _refuse_shared_states(signature: Signature, graph: Graph, written: Mapping[str, Node]) -> None:
     """Raise ExportError if a state shares memory with another constant, which a write would change, too.
 
-    A buffer with two names in the module is no such case, because torch uses one name everywhere.
+    A buffer with two names in the module is another case, because torch uses one name everywhere.
     """
     used = {n.name for n in graph.find_nodes(op="placeholder") if n.users} | signature.states.keys()
     owners: dict[int, list[str]] = {}

@@ -131,7 +131,7 @@ def replace_symbol(environment: symbolic_shapes.ShapeEnv, symbol: Any, other: An
 
 @contextlib.contextmanager
 def allow_guards(environment: symbolic_shapes.ShapeEnv) -> Iterator[None]:
-    """Return a context in which a guard is no error, also within `error_on_new_guards`."""
+    """Return a context in which a guard is not an error, also within `error_on_new_guards`."""
     strict, environment._error_on_new_guards = environment._error_on_new_guards, False
     try:
         yield

@@ -22,7 +22,7 @@ class Clock:
     """The remaining time of a process. Time spent waiting for a core does not count.
 
     Args:
-        pid: of the process.
+        pid: The process's id.
         limit: seconds.
         most: seconds in all, with those in which it waits.
     """

@@ -55,7 +55,7 @@ class Process:
 
     Args:
         table: "module:function" that returns its questions; see `answering.Questions`.
-        arguments: of that function, plain values.
+        arguments: The function's arguments, plain values.
         is_quiet: its output is kept for `ProcessEnded`, with the Python stack of a crash or a hang; otherwise it goes
             to stderr.
         idle_limit: seconds without a question after which it ends; None: it stays.
@@ -147,7 +147,7 @@ class Process:
             clock: of `clock`; None: no limit.
 
         Raises:
-            ProcessEnded: it has ended, or it was ended because there was no valid answer in time.
+            ProcessEnded: it has ended, or it was ended because a valid answer did not come in time.
             DelegateError: the answer is an error.
         """
         if not self._is_ready:

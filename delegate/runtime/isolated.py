@@ -181,7 +181,7 @@ class Tensors:
     """The inputs and outputs of a delegate, one after another in shared memory.
 
     Args:
-        types: of the inputs, then of the outputs.
+        types: The inputs' types, followed by the outputs'.
     """
 
     def __init__(self, types: Sequence[TensorType]) -> None:

@@ -1,4 +1,4 @@
-"""Chats: formats from chat templates render as transformers does, and answers are those of eager."""
+"""Chats: formats from chat templates render as transformers does, and answers equal eager's."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_a_batch_and_guesses_have_the_tokens_of_a_conversation(weights, tmp_path
 
 @pytest.mark.slow
 def test_guesses_of_another_model(guessing, tmp_path):
-    """Most are wrong: the tokens are those of the large one all the same."""
+    """Most are wrong: the tokens equal the large one's all the same."""
     source, large = guessing
     small = made(tmp_path, "llama")[1]
     both = Speculation(large, small)
@@ -252,7 +252,7 @@ def test_guesses_of_another_model(guessing, tmp_path):
 
 @pytest.mark.slow
 def test_guesses_up_to_a_full_context(guessing, tmp_path):
-    """Guesses at some tokens are right, at others wrong: those of a model whose head was changed a little."""
+    """Guesses at some tokens are right, at others wrong: the small model is the large one with its head changed a little."""
     source, large = guessing
     prompt = list(range(1, 50))
     with libraries(), torch.no_grad():

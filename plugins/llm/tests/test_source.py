@@ -30,7 +30,7 @@ SIZES = {"hidden_size": 96, "head_dim": 24, "intermediate_size": 192}  # the roo
 
 
 def save(folder: Path, family: str, dtype: torch.dtype, **changes: object) -> Path:
-    """Save a random model whose numbers are those of bfloat16, in this type."""
+    """Save a random model whose numbers are exact in bfloat16, in this type."""
     folder.mkdir()
     with libraries():
         model = read(configuration(folder, family, **changes)).load()
@@ -64,7 +64,7 @@ def test_half_precision_has_the_numbers_of_float32(family, tmp_path):
 
 
 def _numbers(model: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a model, those of quantized weights one by one."""
+    """Yield the tensors of a model, with the parts of quantized weights one by one."""
     for tensor in (*model.parameters(), *model.buffers()):
         parts = [getattr(tensor, name) for name in getattr(tensor, "tensor_data_names", ())]
         yield from parts or [tensor]
@@ -150,7 +150,7 @@ TABLES = {**WIDE, "num_hidden_layers": 2, "vocab_size": 100_000, "tie_word_embed
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A small model, one whose weights are mostly those of layers, and one whose are mostly those of its embedding."""
+    """A small model, one whose weights are mostly in layers, and one with most in its embedding."""
     folder = tmp_path_factory.mktemp("models")
     changes: dict[str, dict[str, object]] = {"small": {}, "layers": WIDE, "tables": TABLES}
     return {name: save(folder / name, "llama", torch.bfloat16, **own) for name, own in changes.items()}
@@ -169,7 +169,7 @@ def folders(tmp_path_factory):
     ids=str,
 )
 def test_an_export_needs_at_most_twice_the_weights(model, options, folders):
-    """With the weights in float32, it would need 3.6 times those of half precision."""
+    """With the weights in float32, it would need 3.6 times the weights in half precision."""
     folder = folders[model]
     command = [sys.executable, "-c", _EXPORT, str(folder), str(folders["small"]), json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

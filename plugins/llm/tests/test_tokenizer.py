@@ -1,4 +1,4 @@
-"""Tokenizers: those of transformers and of the trainers pass the check unchanged, and what is out of range does not."""
+"""Tokenizers of transformers and of the trainers pass the check unchanged, and what is out of range does not."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_long_texts_let_other_threads_run(name: str) -> None:
 
 
 def test_panics_become_errors() -> None:
-    """Rust's panics have a class of this name, and are no `Exception`; others that are none pass."""
+    """Rust's panics have a class of this name, and are not `Exception`s; others that are none pass."""
     panic = type("PanicException", (BaseException,), {})
     for kind, expected in ((panic, InputError), (ValueError, InputError), (KeyboardInterrupt, KeyboardInterrupt)):
         with pytest.raises(expected), _errors(InputError, "it fails", ""):

@@ -165,10 +165,10 @@ class ModelFile:
         size: bytes.
 
     Attributes:
-        descriptor: of the file.
+        descriptor: The file's descriptor.
 
     Raises:
-        OSError: there is no such file here, or no memory for it.
+        OSError: the file does not exist here, or memory for it is missing.
     """
 
     def __init__(self, size: int) -> None:

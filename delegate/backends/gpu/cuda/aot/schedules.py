@@ -172,7 +172,7 @@ class TensorCores:
     dtypes: tuple[str, ...] = ("float16", "bfloat16")
 
     def apply(self, function: Any, target: Any, tunable: bool) -> Any:
-        """Return the scheduled function; None if it is no such product."""
+        """Return the scheduled function; None for another product."""
         del target, tunable  # dlight's form
         schedule = s_tir.Schedule(function)
         blocks = get_reduction_blocks(schedule, schedule.get_child_blocks(get_root_block(schedule)))
