@@ -222,7 +222,7 @@ class Registry:
         try:
             return load_part(info, part)
         except UnusablePlugin as error:
-            self._states.mark_broken(info.name, error.problem, error.__cause__)  # not an alias
+            self._states.mark_broken(info.name, str(error), error.__cause__)  # not an alias
             self._require(info.name, absent_ok=absent_ok)
             raise AssertionError(info.name) from error
 

@@ -62,8 +62,8 @@ class KernelLibrary(InstalledPlugin):
     def find_on_demand(cls, plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
         """Return the entry of an on-demand library, without an import of it."""
         name = plugin.name
-        if is_blocked(name, blocked):
-            return cls.blocked(plugin)
+        if refused := cls.refused((plugin,), blocked):
+            return refused
         if name in _PACKAGES:
             return cls.of(plugin, detail=f"{name} is used if a program has operators of {name}")
         if importlib.util.find_spec(_ON_DEMAND[name]) is None:

@@ -26,8 +26,7 @@ MEASUREMENTS, COMMANDS = "delegate.measurements", "delegate.commands"
 NAME = re.compile(r"\w[\w.-]*")  # what backends and instances may be named
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 IN_PROCESS = "this process"  # the owner of a plugin that no distribution declares
-# (major, minor) of the interfaces between this project and its plugins; a plugin written for another is incompatible
-API_VERSION = (1, 0)
+API_VERSION = (1, 0)  # (major, minor); a plugin that is written for another is incompatible
 
 # Separates the name of a backend from that of an instance with other options, e.g. "xnnpack:small".
 INSTANCE = ":"
@@ -73,15 +72,7 @@ class Plugin(NamedTuple):
 
 
 class UnusablePlugin(Exception):
-    """An imported plugin is not what its entry point promises.
-
-    Args:
-        problem: the end of a sentence that starts with "it ".
-    """
-
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
-        super().__init__(problem)
+    """An imported plugin is not what its entry point promises: "it ", and the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +118,6 @@ class InstalledPlugin:
         )
 
     @classmethod
-    def blocked(cls, plugin: Plugin) -> Self:
-        """Return a plugin that the environment blocks."""
-        detail = f"{cls.noun} {plugin.name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
-        return cls.of(plugin, PluginState.BLOCKED, detail=detail, remedy="remove it from this variable")
-
-    @classmethod
     def other_version(cls, plugin: Plugin, version: tuple[int, int], **fields: Any) -> Self | None:
         """Return a plugin that is written for a version of the plugin API, if that is not this project's."""
         if version == API_VERSION:
@@ -157,13 +142,15 @@ class InstalledPlugin:
         """
         plugin, *others = claims
         if is_blocked(plugin.name, blocked):
-            return cls.blocked(plugin._replace(owner=" and ".join(p.owner for p in claims)))
+            detail = f"{cls.noun} {plugin.name!r} is blocked by the environment variable {BLOCK_VARIABLE}"
+            plugin = plugin._replace(owner=" and ".join(p.owner for p in claims))
+            return cls.of(plugin, PluginState.BLOCKED, detail=detail, remedy="remove it from this variable")
         if not others:
             return None
         owners = " and ".join(p.label for p in claims)
         detail = f"several distributions provide the {cls.noun} {plugin.name!r}: {owners}"
-        several = plugin._replace(owner=owners, version="")
-        return cls.of(several, PluginState.BROKEN, detail=detail, remedy="uninstall all but one of them")
+        plugin = plugin._replace(owner=owners, version="")
+        return cls.of(plugin, PluginState.BROKEN, detail=detail, remedy="uninstall all but one of them")
 
     def require_ok(self, error: type[DelegateError]) -> None:
         """Raise an error with the detail and the remedy if the plugin cannot be used."""

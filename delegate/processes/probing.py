@@ -136,7 +136,7 @@ def _answer(question: str, fields: Sequence[str], _: Sequence[int]) -> dict[str,
     except BackendUnavailable as error:
         return {"absent": error.what, "remedy": error.remedy}
     except UnusablePlugin as error:
-        return {"problem": error.problem, "traceback": full_traceback(error.__cause__)}
+        return {"problem": str(error), "traceback": full_traceback(error.__cause__)}
     except (Exception, SystemExit) as error:
         what = "fails with its default options" if question == "use" else "has options without a schema"
         return {"problem": f"{what}: {one_line(error)}", "traceback": full_traceback(error)}
