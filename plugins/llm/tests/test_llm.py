@@ -252,7 +252,7 @@ def test_guesses_of_another_model(guessing, tmp_path):
 
 @pytest.mark.slow
 def test_guesses_up_to_a_full_context(guessing, tmp_path):
-    """Guesses at some tokens are right, at others wrong: the small model is the large one with its head changed a little."""
+    """Guesses at some tokens are right, at others wrong: the head of the small model is changed a little."""
     source, large = guessing
     prompt = list(range(1, 50))
     with libraries(), torch.no_grad():
