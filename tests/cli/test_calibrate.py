@@ -22,7 +22,7 @@ def measured(tmp_path, monkeypatch) -> list[str]:
         places.append(place)
         return replace(read_shipped().rates(place), origin="calibrated")
 
-    monkeypatch.setattr(machine, "_measured", measure)
+    monkeypatch.setattr(machine, "_measure", measure)
     return places
 
 
@@ -35,6 +35,6 @@ def test_calibrating_one_backend_keeps_the_stored_rates_of_others(measured, tmp_
 
 
 def test_a_calibration_that_measured_nothing_is_an_error(measured, monkeypatch):
-    monkeypatch.setattr(machine, "_measured", lambda place, key: machine.BUSY)
+    monkeypatch.setattr(machine, "_measure", lambda place, key: machine.BUSY)
     printed = " ".join("".join(call("calibrate", "xnnpack", code=1)).split())
     assert "run `delegate calibrate` when the machine is idle" in printed
