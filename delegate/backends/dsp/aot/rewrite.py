@@ -12,7 +12,7 @@ Measured on the emulator of onnxruntime-qnn 2.7.0:
   their pow(x, 2), so powers become products.
 - A layer norm after a sum with a broadcast operand is wrong from the second sample of a batch on, so the operand is
   expanded first.
-- A slice, a part of a split or a roll is fused with the convolution or pool after it. That operator then reads wrong
+- A slice or a part of a split is fused with the convolution or pool after it. That operator then reads wrong
   places, or beyond its memory, and so it is with concatenated rows. Their elements are gathered by index.
 - Quantization rounds to the nearest integer only after a clamp (`precision.py`).
 """
@@ -98,16 +98,13 @@ def _gather_all(node: Node, dim: int) -> None:
 
 
 def _select(node: Node, source: Node, dim: int, start: int) -> None:
-    """Let a node gather the elements of a dimension from `start` on, as many as it has; after the last, from 0."""
+    """Let a node gather the elements of a dimension from `start` on, as many as it has."""
     size, count = tensor(source).shape[dim], tensor(node).shape[dim]
     if count == 0 or start % size == 0:
         return
-    ends = [(start % size, min(start % size + count, size)), (0, start % size + count - size)]
     with node.graph.inserting_before(node):
-        parts = [node.graph.call_function(aten.arange.start, (a, b)) for a, b in ends if b > a]
-        index = parts[0] if len(parts) == 1 else node.graph.call_function(aten.cat.default, (parts,))
-    for added, length in [*zip(parts, (b - a for a, b in ends), strict=False), (index, count)]:
-        added.meta = {**node.meta, "val": tensor(node).new_empty(length, dtype=torch.int64)}
+        index = node.graph.call_function(aten.arange.start, (start % size, start % size + count))
+    index.meta = {**node.meta, "val": tensor(node).new_empty(count, dtype=torch.int64)}
     node.target, node.args, node.kwargs = aten.index_select.default, (source, dim, index), {}
 
 

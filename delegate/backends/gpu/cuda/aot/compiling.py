@@ -60,7 +60,6 @@ def _build(module: Any, words: Any, target: CudaTarget, scheduler: Scheduler | N
     import tvm
     from tvm import relax
 
-    from delegate.backends.gpu.cuda.aot.raising import raise_operands
     from delegate.backends.gpu.cuda.aot.schedules import by_default
 
     backend = relax.backend.cpu_generic.pipeline if target.is_host else relax.backend.cuda.pipeline
@@ -71,8 +70,6 @@ def _build(module: Any, words: Any, target: CudaTarget, scheduler: Scheduler | N
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
     )
-    if target.is_host:
-        module = raise_operands(module)
     module = tvm.transform.Sequential([*backend.library_dispatch_passes(words), *fuse])(module)
     scheduler = scheduler or (lambda functions: [by_default(f, target) for f in functions])
     functions = {n: f for n, f in module.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}

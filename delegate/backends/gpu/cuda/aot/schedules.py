@@ -3,8 +3,8 @@
 A rule has dlight's form: `apply(function, target, tunable)` returns a schedule, or None if the rule does not fit.
 Databases of tuning contain its name, so another rule must get another name.
 
-For the host's CPU, outer loops run over its threads, inner ones over its vectors, and sums are in registers. No sum
-changes the order of its terms, so results are equal to the last bit.
+For the host's CPU, which stands in for a GPU, outer loops may run over its threads. No sum changes the order of its
+terms, so results are equal to the last bit.
 
 For tensor cores, the rule is dlight's MatmulTensorization (tvm.s_tir.dlight.gpu.matmul, 0.27), for bfloat16
 too, and with a choice of tiles. Convolutions without groups are products of this form: their data is gathered on the
@@ -13,7 +13,7 @@ way to shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,6 @@ from tvm.s_tir.dlight.gpu.matmul import (
     get_index_map,
     get_reduction_blocks,
 )
-from tvm.tirx.analysis import undefined_vars
 
 from delegate.backends.aot import RegionFailed
 from delegate.backends.gpu.cuda.aot.wmma import TILE, Intrinsics, intrinsics
@@ -45,44 +44,6 @@ class Parallel:
         schedule = s_tir.Schedule(function)
         for block in _steps(schedule):
             _parallel(schedule, block)
-        return schedule
-
-
-@dataclass(frozen=True)
-class Tiled:
-    """A rule that computes the only sum of a function tile by tile, in registers, with all steps that follow it.
-
-    Args:
-        rows: rows of a tile; they share the values that are read along its columns.
-        columns: columns of a tile, adjacent in memory.
-    """
-
-    rows: int
-    columns: int
-
-    def apply(self, function: Any, target: Any, tunable: bool) -> Any:
-        del target, tunable
-        schedule = s_tir.Schedule(function)
-        steps = _steps(schedule)
-        sums = [n for n, block in enumerate(steps) if _is_sum(schedule, block)]
-        if len(sums) != 1 or len(steps) - sums[0] > 2:
-            return None
-        total, last = steps[sums[0]], steps[-1]
-        for block in steps[: sums[0]]:
-            _parallel(schedule, block)
-        shared = _find_shared_axis(schedule, total)
-        if last is total:
-            last = schedule.cache_write(total, 0, "global")
-        loops = schedule.get_loops(last)
-        if len(loops) != len(_axes(schedule, total, tirx.IterVar.DataPar)):
-            return None  # what follows changes the shape
-        outer, inner = _split(schedule, loops, {shared: self.rows, len(loops) - 1: self.columns})
-        schedule.reorder(*outer, *inner)
-        at = schedule.fuse(*outer)
-        schedule.parallel(at)
-        schedule.compute_at(total, at, preserve_unit_loops=True)
-        _in_registers(schedule, total, len(loops))
-        schedule.vectorize(inner[-1])
         return schedule
 
 
@@ -111,46 +72,6 @@ def _parallel(schedule: Any, block: Any) -> None:
         outer = outer[:-1]
     if outer:
         schedule.parallel(schedule.fuse(*outer))
-
-
-def _find_shared_axis(schedule: Any, block: Any) -> int:
-    """Return the axis along which a block repeats the reads of its last axis; without one, the last but one."""
-    axes = _axes(schedule, block, tirx.IterVar.DataPar)
-    for region in schedule.get(block).reads:
-        read = {v for part in region.region for v in undefined_vars(part.min)}
-        if axes[-1] in read:
-            unread = [n for n, axis in enumerate(axes[:-1]) if axis not in read]
-            if unread:
-                return unread[-1]
-    return max(len(axes) - 2, 0)
-
-
-def _split(schedule: Any, loops: Sequence[Any], sizes: dict[int, int]) -> tuple[list[Any], list[Any]]:
-    """Return the loops over tiles and within a tile: of these sizes, or of the largest smaller divisors."""
-    outer, inner = [], []
-    for n, loop in enumerate(loops):
-        if n in sizes:
-            extent = int(schedule.get(loop).extent)
-            size = max(s for s in range(1, sizes[n] + 1) if extent % s == 0)
-            over, within = schedule.split(loop, [None, size])
-            outer.append(over)
-            inner.append(within)
-        else:
-            outer.append(loop)
-    return outer, inner
-
-
-def _in_registers(schedule: Any, block: Any, rank: int) -> None:
-    """Sum up a tile: the loops of the sum are outside, those over the tile inside, unrolled and vectorised."""
-    loops = schedule.get_loops(block)
-    summed = loops[-len(_axes(schedule, block, tirx.IterVar.CommReduce)) :]
-    tile = loops[-len(summed) - rank : -len(summed)]
-    schedule.reorder(*summed, *tile)
-    *rows, columns = tile
-    schedule.vectorize(columns)
-    for row in rows:
-        schedule.unroll(row)
-    schedule.decompose_reduction(block, summed[0])
 
 
 _WARP, _VECTOR = 32, 4
@@ -433,9 +354,7 @@ def _for_gpu(target: CudaTarget) -> Rules:
 
 
 def _for_host() -> Rules:
-    tiles = ((1, 8), (1, 16), (2, 8), (4, 8), (4, 4), (8, 8))
     return {
         "as it is": _AsItIs(),
         "parallel": Parallel(),
-        **{f"tiles {rows}x{columns}": Tiled(rows, columns) for rows, columns in tiles},
     }
