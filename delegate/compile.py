@@ -129,7 +129,7 @@ def _lower(request: LoweringRequest, model: Model, *, is_owned: bool) -> Compile
     for sentence in result.warnings:
         warn_user(sentence, UserWarning)
     _warn_of_portable(result.report, selection)
-    specs = {name: (ep.call_spec.in_spec, ep.call_spec.out_spec) for name, ep in request.sources.items()}
+    specs = {name: tuple(ep.call_spec) for name, ep in request.sources.items()}
     debugger = partial(_debug, RepeatedRequest.of(request, model, result.repetition))
     return CompiledProgram(
         result.program, specs, result.report, request.registry, selection.kernels, plan=result.plan, debugger=debugger

@@ -12,7 +12,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar, cast
 
 import torch
@@ -236,12 +236,7 @@ class SelectedBackend:
 
     def option_rules(self) -> dict[str, OptionRule]:
         """Return the accepted values of those options whose model states plain ones; for loads."""
-        try:
-            schema = self._class.Options.model_json_schema()
-        except PydanticInvalidForJsonSchema:  # a type of its own
-            return {}
-        rules = {name: OptionRule.of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}
-        return {name: rule for name, rule in rules.items() if rule is not None}
+        return _option_rules(self._class.Options)
 
     def identity(self, state: BackendState) -> str | None:
         """Return everything that results of the AOT part depend on besides their graphs, as text.
@@ -345,6 +340,17 @@ class SelectedBackend:
             raise fault
         self.dropped = fault
         self._on_drop(fault)
+
+
+@lru_cache(64)
+def _option_rules(options: type[Options]) -> dict[str, OptionRule]:
+    """Return the rules of a model of options; pydantic takes a tenth of a small lowering to write its schema."""
+    try:
+        schema = options.model_json_schema()
+    except PydanticInvalidForJsonSchema:  # a type of its own
+        return {}
+    rules = {name: OptionRule.of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}
+    return {name: rule for name, rule in rules.items() if rule is not None}
 
 
 def _end_error(isolated: IsolatedBackend, name: str) -> BackendFailed:

@@ -76,6 +76,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     drop_unused(module.graph)
     _refuse_absent_data(signature)
     _refuse_shared_states(signature, module.graph, written)
+    in_spec, out_spec = ep.call_spec  # which torch makes a class for at each access
     program = EdgeProgram(
         name=name,
         graph_module=module,
@@ -84,8 +85,8 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
         constant_names=signature.constant_names,
         states=signature.states,
         mutated=signature.mutated,
-        in_spec=ep.call_spec.in_spec,
-        out_spec=ep.call_spec.out_spec,
+        in_spec=in_spec,
+        out_spec=out_spec,
         range_constraints=ranges,
         written=signature.written,
         guards=(*guards, *asserted, *kept_dimensions(module.graph)),

@@ -122,8 +122,7 @@ def _signature(ep: ExportedProgram) -> tuple[Any, ...]:
     return (
         repr(ep.graph_signature.input_specs),
         repr(ep.graph_signature.output_specs),
-        _tree(ep.call_spec.in_spec),
-        _tree(ep.call_spec.out_spec),
+        *map(_tree, ep.call_spec),
         call.forward_arg_names if call is not None else None,
         sorted((str(symbol), str(known)) for symbol, known in ep.range_constraints.items()),
         guards_code(ep),
