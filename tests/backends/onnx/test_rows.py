@@ -189,7 +189,6 @@ WITHOUT_CASE = {
     "aten.add.Scalar", "aten.sub.Scalar", "aten.mul.Scalar", "aten.div.Scalar",  # exported as .Tensor with a number
     "aten.div.Scalar_mode",
     # What other rows, which are kept whole, decompose to.
-    "aten.native_group_norm.default",
     *(f"aten.{n}.default" for n in RESIZED),
     "aten.native_layer_norm.default", "aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default",
     "aten._prelu_kernel.default", "aten.upsample_nearest2d.default", "aten.upsample_bilinear2d.default", "aten.var.dim",

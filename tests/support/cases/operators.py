@@ -495,12 +495,12 @@ FAMILIES: dict[str, dict[str, Case]] = {
             Constant(lambda x, w, b: F.layer_norm(x, (6, 6), w, b), weight(6, 6), weight(6, 6)),
             (X,),
         ),
-        "aten.group_norm.default": (
+        "aten.native_group_norm.default": (
             Constant(lambda x, w, b: F.group_norm(x, 4, w, b), weight(8), weight(8)),
             (X,),
         ),
-        "aten.group_norm.default, plain": (lambda x: F.group_norm(x, 2), (X,)),
-        "aten.group_norm.default, 1-D": (
+        "aten.native_group_norm.default, plain": (lambda x: F.group_norm(x, 2), (X,)),
+        "aten.native_group_norm.default, 1-D": (
             Constant(lambda x, w, b: F.group_norm(x, 2, w, b), weight(8), weight(8)),
             (LINE,),
         ),

@@ -31,10 +31,8 @@ def layer_norm(
     x: Any, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enable: bool = True
 ) -> Any:
     """Return a layer norm; without a weight, by ones of the shape. The exporter's have size 1 if sizes are symbols."""
-    op = ops()
     weight = _fill(1.0, shape, x) if weight is None else weight
-    result, _, _ = op.LayerNormalization(x, weight, bias, axis=-len(shape), epsilon=eps)
-    return result
+    return ops().LayerNormalization(x, weight, bias, axis=-len(shape), epsilon=eps)[0]
 
 
 def native_layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
@@ -47,22 +45,13 @@ def _fill(number: float, shape: Sequence[int], like: Any) -> Any:
     return ops().CastLike(constant(torch.full(tuple(shape), number)), like)
 
 
-def group_norm(
-    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
-) -> Any:
+def group_norm(x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, count: int, eps: float) -> Any:
     """Return a group norm: groups as instances, then weights per channel, as providers have no GroupNormalization."""
     op = ops()
-    plain_weight, plain_bias = (_fill(number, [num_groups], x) for number in (1.0, 0.0))
-    groups = op.Reshape(x, ints([x.shape[0], num_groups, -1]))
+    plain_weight, plain_bias = (_fill(number, [count], x) for number in (1.0, 0.0))
+    groups = op.Reshape(x, ints([batch, count, -1]))
     normal = op.Reshape(op.InstanceNormalization(groups, plain_weight, plain_bias, epsilon=eps), ints(x.shape))
-    return _apply_weight(normal, weight, bias, len(x.shape))
-
-
-def native_group_norm(
-    x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float
-) -> Any:
-    """Return the first result of the operator that torch decomposes group_norm to."""
-    return (group_norm(x, groups, weight, bias, eps),)
+    return (_apply_weight(normal, weight, bias, len(x.shape)),)
 
 
 def _normal(x: Any, axes: Sequence[int], eps: float) -> Any:
@@ -80,19 +69,12 @@ def _apply_weight(normal: Any, weight: Any, bias: Any, rank: int) -> Any:
 
 
 def group_norm_by_means(
-    x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-05, cudnn_enabled: bool = True
+    x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, count: int, eps: float
 ) -> Any:
     """Return a group norm by means, for providers without InstanceNormalization."""
     op = ops()
-    groups = set_dtype(op.Reshape(x, ints([x.shape[0], num_groups, -1])), x)
-    return _apply_weight(op.Reshape(_normal(groups, [2], eps), ints(x.shape)), weight, bias, len(x.shape))
-
-
-def native_group_norm_by_means(
-    x: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float
-) -> Any:
-    """Return the first result of the operator that torch decomposes group_norm to, by means."""
-    return (group_norm_by_means(x, groups, weight, bias, eps),)
+    groups = set_dtype(op.Reshape(x, ints([batch, count, -1])), x)
+    return (_apply_weight(op.Reshape(_normal(groups, [2], eps), ints(x.shape)), weight, bias, len(x.shape)),)
 
 
 def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
@@ -103,61 +85,27 @@ def batch_norm_of_the_batch(x: Any, weight: Any, bias: Any, training: bool, mome
 
 _BY_MEANS = ("ReduceMean", "Sub", "Mul", "Sqrt", "Add", "Div", "Reshape")
 
+_ONE_RESULT = every(floating, first_result_only)
+_GROUPED = every(floating, _static, first_result_only)
+
 ROWS = (
-    row(
-        "aten.layer_norm.default",
-        ("LayerNormalization",),
-        every(floating, _known_shape),
-        keep=True,
+    row(  # preserved, because only a whole layer norm between quantized values is one in integers
+        "aten.layer_norm.default", ("LayerNormalization",), every(floating, _known_shape), keep=True,
         translate=layer_norm,
     ),
     row(
-        "aten.native_layer_norm.default",
-        ("LayerNormalization",),
-        every(floating, _known_shape, first_result_only),
+        "aten.native_layer_norm.default", ("LayerNormalization",), every(_ONE_RESULT, _known_shape),
         translate=native_layer_norm,
     ),
     row(
-        "aten.group_norm.default",
-        ("Reshape", "InstanceNormalization", "Mul", "Add"),
-        every(floating, _static),
-        keep=True,
+        "aten.native_group_norm.default", ("Reshape", "InstanceNormalization", "Mul", "Add"), _GROUPED,
         translate=group_norm,
     ),
+    row("aten.native_group_norm.default", _BY_MEANS, _GROUPED, translate=group_norm_by_means),
+    row("aten._native_batch_norm_legit.no_stats", _BY_MEANS, _ONE_RESULT, translate=batch_norm_of_the_batch),
+    row("aten._native_batch_norm_legit_no_training.default", ("BatchNormalization",), _ONE_RESULT),
     row(
-        "aten.native_group_norm.default",
-        ("Reshape", "InstanceNormalization", "Mul", "Add"),
-        every(floating, _static, first_result_only),
-        translate=native_group_norm,
-    ),
-    row(
-        "aten._native_batch_norm_legit.no_stats",
-        _BY_MEANS,
-        every(floating, first_result_only),
-        translate=batch_norm_of_the_batch,
-    ),
-    row(
-        "aten.instance_norm.default",
-        ("InstanceNormalization",),
-        every(floating, plain(use_input_stats=True)),
+        "aten.instance_norm.default", ("InstanceNormalization",), every(floating, plain(use_input_stats=True)),
         keep=True,
     ),
-    row(
-        "aten.group_norm.default",
-        _BY_MEANS,
-        every(floating, _static),
-        keep=True,
-        translate=group_norm_by_means,
-    ),
-    row(
-        "aten.native_group_norm.default",
-        _BY_MEANS,
-        every(floating, _static, first_result_only),
-        translate=native_group_norm_by_means,
-    ),
-    row(
-        "aten._native_batch_norm_legit_no_training.default",
-        ("BatchNormalization",),
-        every(floating, first_result_only),
-    ),
-)
+)  # fmt: skip
