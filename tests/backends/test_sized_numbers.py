@@ -24,14 +24,10 @@ from tests.support.sampling import only
 # Backend -> case -> how many nodes it runs, and how many it refuses for each reason.
 ANSWERS = {
     "xnnpack": {
-        "part": {
-            "runs": 25, "dynamic_shape": 43, "operator": 18, "dtype": 7, "attribute": 2, "refused": 1,
-        },
-        "root": {"runs": 24, "dynamic_shape": 39, "operator": 15, "dtype": 7, "attribute": 2},
-        "twice": {
-            "runs": 38, "dynamic_shape": 65, "operator": 33, "dtype": 21, "attribute": 2, "refused": 1,
-        },
-        "none": {"runs": 23, "dynamic_shape": 39, "operator": 15, "dtype": 8, "attribute": 2},
+        "part": {"runs": 24, "dynamic_shape": 40, "operator": 22, "dtype": 7, "attribute": 2, "refused": 1},
+        "root": {"runs": 23, "dynamic_shape": 36, "operator": 19, "dtype": 7, "attribute": 2},
+        "twice": {"runs": 37, "dynamic_shape": 60, "operator": 39, "dtype": 21, "attribute": 2, "refused": 1},
+        "none": {"runs": 22, "dynamic_shape": 36, "operator": 19, "dtype": 8, "attribute": 2},
     },
     "webgpu": {
         "part": {"runs": 34, "dynamic_shape": 57, "operator": 3, "dtype": 1, "inaccurate": 1},
