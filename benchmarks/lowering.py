@@ -20,7 +20,7 @@ import torch
 from torch.export import ExportedProgram
 
 import delegate
-from delegate.backends.aot import RegionRefused
+from delegate.backend.aot import RegionRefused
 from delegate.registry import default_registry
 from tests.support import zoo
 

@@ -17,8 +17,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
-from delegate.backends.aot import Claim, PreprocessResult
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.aot import Claim, PreprocessResult
+from delegate.backend.selected import SelectedBackend
 from delegate.edge.program import EdgeInput, EdgeProgram
 from delegate.partitioner.extraction import LoweredDelegate, lower
 from delegate.partitioner.partitioner import CapabilityPartitioner

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from delegate.backends.info import BackendAlias, BackendInfo
-from delegate.backends.state import BackendState, load_part, schema_of
-from delegate.backends.states import BackendStates
+from delegate.backend.info import BackendAlias, BackendInfo
+from delegate.backend.state import BackendState, load_part, schema_of
+from delegate.backend.states import BackendStates
 from delegate.common.user_warnings import warn_user
 from delegate.errors import BackendBroken, BackendError, BackendIncompatible, BackendUnavailable
 from delegate.plugins import (
@@ -32,7 +32,7 @@ from delegate.plugins import (
 )
 
 if TYPE_CHECKING:
-    from delegate.backends.aot import Backend
+    from delegate.backend.aot import Backend
     from delegate.kernels.libraries import InstalledKernels
     from delegate.plugins.measurements import InstalledMeasurements
     from delegate.runtime.backend import BackendRuntime

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.fx import Graph
 
-from delegate.backends.compiler_process import AotPart
-from delegate.backends.isolated import IsolatedBackend, Outcomes, warm_up
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.compiler_process import AotPart
+from delegate.backend.isolated import IsolatedBackend, Outcomes, warm_up
+from delegate.backend.selected import SelectedBackend
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.folder import ARTIFACTS, cache_folder, private
 from delegate.cache.runtime.store import Store

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 import delegate
 from delegate import errors
-from delegate.backends.deviations import Deviation
-from delegate.backends.info import BackendInfo
+from delegate.backend.deviations import Deviation
+from delegate.backend.info import BackendInfo
 from delegate.cli.app import app
 from delegate.cli.operators import Catalogue
 from delegate.cli.ops import markdown

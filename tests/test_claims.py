@@ -274,7 +274,7 @@ def test_yaml_is_a_configuration(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_errors_and_entry_points_exist(page: Path) -> None:
-    from delegate.backends import aot
+    from delegate.backend import aot
 
     text = page.read_text()
     assert [name for name in _ERROR.findall(text) if not any(hasattr(m, name) for m in (errors, aot, builtins))] == []

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.state import found, load_part, probed
+from delegate.backend.info import Availability, BackendInfo
+from delegate.backend.state import found, load_part, probed
 from delegate.cli.models import load_model
 from delegate.cli.options import import_module, import_modules
 from delegate.common.interrupts import error_chain, interruptible, raise_handler_error

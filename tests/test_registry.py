@@ -8,8 +8,8 @@ import warnings
 
 import pytest
 
-from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.state import load_part
+from delegate.backend.info import Availability, BackendInfo
+from delegate.backend.state import load_part
 from delegate.errors import (
     BackendBroken,
     BackendError,
@@ -104,17 +104,17 @@ BROKEN = {
     "lacks": ("", "has no attribute 'INFO'"),
     "gives": ("INFO = {'name': 'gives'}", "provides dict at gives_plugin:INFO, not a BackendInfo"),
     "renamed": (
-        "from delegate.backends.info import Availability, BackendInfo\n"
+        "from delegate.backend.info import Availability, BackendInfo\n"
         "INFO = BackendInfo('other', '', 'a:B', 'a:C', lambda: Availability(True), '')",
         "has the name 'other', but its entry point is 'renamed': both must be the same",
     ),
     "probing": (
-        "from delegate.backends.info import BackendInfo\n"
+        "from delegate.backend.info import BackendInfo\n"
         "INFO = BackendInfo('probing', '', 'a:B', 'a:C', lambda: 1 / 0, '')",
         "fails when it is probed: ZeroDivisionError",
     ),
     "probed": (
-        "from delegate.backends.info import BackendInfo\n"
+        "from delegate.backend.info import BackendInfo\n"
         "INFO = BackendInfo('probed', '', 'a:B', 'a:C', lambda: True, '')",
         "returns bool, not Availability, when probed",
     ),
@@ -163,15 +163,15 @@ def test_broken_and_not_asked_for_is_one_warning(site: Site) -> None:
         ("no_such_module:Aot", "fails to import no_such_module:Aot: ModuleNotFoundError"),
         ("collections:Aot", "AttributeError"),
         ("collections", "not of the form 'package.module:Class'"),
-        ("collections:OrderedDict", "not a subclass of delegate.backends.aot.Backend"),
-        ("collections:abc", "not a subclass of delegate.backends.aot.Backend"),
+        ("collections:OrderedDict", "not a subclass of delegate.backend.aot.Backend"),
+        ("collections:abc", "not a subclass of delegate.backend.aot.Backend"),
     ],
 )
 def test_broken_half(site: Site, aot: str, sentence: str) -> None:
     site.module(
         "half_plugin",
         f"""
-        from delegate.backends.info import Availability, BackendInfo
+        from delegate.backend.info import Availability, BackendInfo
         INFO = BackendInfo("half", "", {aot!r}, "half:Runtime", lambda: Availability(True), "")
         """,
     )
@@ -266,7 +266,7 @@ ODD_PROBES: dict[str, tuple[dict[str, object], str]] = {
 def test_odd_infos(site: Site, name: str) -> None:
     fields, sentence = ODD_INFOS[name]
     given = {"name": "odd", "description": "", "aot": "a:B", "runtime": "a:C", "probe": None, "install": "", **fields}
-    site.module("odd_plugin", f"from delegate.backends.info import BackendInfo\nINFO = BackendInfo(**{given!r})")
+    site.module("odd_plugin", f"from delegate.backend.info import BackendInfo\nINFO = BackendInfo(**{given!r})")
     site.distribution("odd-dist", "1.0", {"odd": "odd_plugin:INFO"})
     state = Registry().state("odd")
     assert state.state is PluginState.BROKEN

@@ -20,7 +20,7 @@ from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.choices import compare_of
 from delegate.accuracy.figures import Differences, difference, equal_everywhere
 from delegate.accuracy.reference import EagerRegion, tensors
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 from delegate.compiled import to_tensor
 from delegate.edge.node import dtype_of, tensor, torch_dtype
 from delegate.edge.torch_private import schema_of

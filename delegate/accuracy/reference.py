@@ -12,8 +12,8 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
 from delegate.accuracy.choices import Compare, compare_of
-from delegate.backends.aot import Region
-from delegate.backends.exported import plain_graph
+from delegate.backend.aot import Region
+from delegate.backend.exported import plain_graph
 from delegate.edge.graphs import call, is_random
 from delegate.edge.node import arguments, draws, writes_in_place
 from delegate.edge.program import EdgeProgram

@@ -10,8 +10,8 @@ import torch
 
 from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import EagerRegion
-from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.guilty import Unit, part_of
+from delegate.backend.aot import PreprocessResult, Region
+from delegate.backend.guilty import Unit, part_of
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.node import dtype_of
 from delegate.edge.program import META_VALUE

@@ -19,8 +19,8 @@ from delegate.accuracy.program_run import MethodComparison, ProgramRun
 from delegate.accuracy.recording import NotFiniteCall, RecordedInstruction, RunRecorder
 from delegate.accuracy.samples import Sample, example_samples, origin_of, samples_of
 from delegate.accuracy.trial import RegionTrial
-from delegate.backends.aot import PreprocessResult
-from delegate.backends.guilty import Unit, find_guilty, nodes_of, units_of
+from delegate.backend.aot import PreprocessResult
+from delegate.backend.guilty import Unit, find_guilty, nodes_of, units_of
 from delegate.common.user_warnings import warn_user
 from delegate.errors import AccuracyError, InputError, did_you_mean
 from delegate.partitioner.artifacts import Artifacts

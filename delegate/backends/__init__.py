@@ -1,1 +1,1 @@
-"""The backends that come with the project, and the base classes that every backend builds on."""
+"""The backends of vendors: each has a description, an ahead-of-time part and a runtime part."""

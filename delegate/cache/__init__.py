@@ -5,7 +5,7 @@
   A program that loads and runs imports no more than these, so none of them imports torch.
 - `aot/`: caches of artifacts, whole programs, placements and their costs, whose keys or values hold graphs of torch.
 
-Three parts lie beside their users. `edge/keys.py` and `backends/region.py` turn exported programs and regions into
-values, which support checks compare, too. `backends/isolated.py` records how compilers of one backend ended. XNNPACK's
+Three parts lie beside their users. `edge/keys.py` and `backend/region.py` turn exported programs and regions into
+values, which support checks compare, too. `backend/isolated.py` records how compilers of one backend ended. XNNPACK's
 packed weights are files in its own format, in `backends/xnnpack/runtime/sharing.py`.
 """

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from delegate.backends.state import BackendState
+from delegate.backend.state import BackendState
 from delegate.cli import output
 from delegate.cli.completions import backend_names
 from delegate.errors import BackendError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from delegate.backends.state import BackendState
+from delegate.backend.state import BackendState
 from delegate.cli import output
 from delegate.cli.backends import check_parts, part_text
 from delegate.errors import DelegateError

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from delegate.backends.deviations import Deviation, deviations_of
+from delegate.backend.deviations import Deviation, deviations_of
 from delegate.errors import BackendError, BackendNotFound, DelegateError, did_you_mean
 from delegate.kernels.table import KernelTable
 from delegate.plugins import PluginState, in_known_spelling

@@ -20,7 +20,7 @@ from delegate.plugins import INSTANCE, PORTABLE, PluginState, backend_of, in_kno
 from delegate.registry import Registry, default_registry
 
 if TYPE_CHECKING:
-    from delegate.backends.aot import Options
+    from delegate.backend.aot import Options
 
 
 _PINS = ("pins", "node_pins")

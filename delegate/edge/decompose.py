@@ -179,7 +179,7 @@ def _without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
     """Return a context without guards, so that a comparison in a composite is not an assumption of all calls.
 
     A guard is not an error, either, if a backend decomposes during a support check; see
-    `delegate.backends.selected.sizes_open`.
+    `delegate.backend.selected.sizes_open`.
     """
     known = None if mode is None else mode.shape_env
     if known is None:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 from delegate.edge.node import nbytes
 from delegate.emit.tables import SharedTables
 from delegate.memory.storage import UNPLANNED

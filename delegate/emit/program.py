@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 from delegate.common.user_warnings import warn_user
 from delegate.edge.decompose import compound_nodes, decompose
 from delegate.edge.graphs import drop_unused, extract_graph

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import PreprocessResult
+from delegate.backend.aot import PreprocessResult
 from delegate.edge.build import MemoryPlace, memory_place, raw_bytes
 from delegate.edge.node import describe, dtype_of, source_line, tensors
 from delegate.emit.symbols import MethodSymbols

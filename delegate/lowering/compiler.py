@@ -11,8 +11,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.accuracy.verification import Eviction
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backends.deviations import deviation_notes
+from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backend.deviations import deviation_notes
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.costs.estimates import Estimates
 from delegate.devtools.listeners import stage

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch.fx import Node
 
-from delegate.backends.decomposition import DecompositionPolicy, is_compound
+from delegate.backend.decomposition import DecompositionPolicy, is_compound
 from delegate.edge.control_flow import subprograms
 from delegate.edge.decompose import compound_operators
 from delegate.edge.graphs import identify, identity

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
-from delegate.backends.guilty import failing_nodes
-from delegate.backends.region import content_of
+from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionGivenUp, RegionRefused
+from delegate.backend.guilty import failing_nodes
+from delegate.backend.region import content_of
 from delegate.cache.aot.artifacts import ArtifactCache, CachedResult
 from delegate.devtools.events import Compiled
 from delegate.devtools.listeners import emit, is_heard

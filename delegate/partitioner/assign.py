@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.aot import Claim
+from delegate.backend.aot import Claim
 from delegate.costs.estimates import Estimates, crossing_values
 from delegate.costs.work import is_layout, work
 from delegate.edge.node import elements, is_compute, is_constant, is_number, is_static, nbytes, op_name, tensors

@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region
-from delegate.backends.decomposition import DecompositionPolicy, decompose_region
-from delegate.backends.region import ranges_of_sizes
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.aot import ClaimedPattern, PreprocessResult, Region
+from delegate.backend.decomposition import DecompositionPolicy, decompose_region
+from delegate.backend.region import ranges_of_sizes
+from delegate.backend.selected import SelectedBackend
 from delegate.edge.graphs import META_ORIGIN, copy_node, extract_graph, gc_paused
 from delegate.edge.node import is_compute, is_number, op_name
 from delegate.edge.program import META_VALUE, EdgeProgram

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
-from delegate.backends.aot import Claim
+from delegate.backend.aot import Claim
 from delegate.edge.program import EdgeProgram
 from delegate.verdict import Verdict
 

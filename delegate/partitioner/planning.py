@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from torch.fx import Node
 
-from delegate.backends.aot import Claim
-from delegate.backends.decomposition import is_compound
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.aot import Claim
+from delegate.backend.decomposition import is_compound
+from delegate.backend.selected import SelectedBackend
 from delegate.costs.estimates import Estimates
 from delegate.costs.profile import read_shipped
 from delegate.devtools.events import Planned, SupportChecked

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.aot import Claim
-from delegate.backends.decomposition import is_compound
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.aot import Claim
+from delegate.backend.decomposition import is_compound
+from delegate.backend.selected import SelectedBackend
 from delegate.costs.work import is_layout, traffic
 from delegate.edge.decompose import trace_key
 from delegate.edge.node import (

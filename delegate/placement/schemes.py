@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.samples import Sample
-from delegate.backends.quantizable import QuantizationScheme
+from delegate.backend.quantizable import QuantizationScheme
 from delegate.config import PlacementSection, Quantization
 from delegate.edge.graphs import described
 from delegate.edge.node import base_name, edge_names, tensor

@@ -9,5 +9,5 @@ A process is a new Python, never a fork, because a fork waits for ever for the t
 - `limits` has the times, which leave out those in which a process waits for a core.
 - `probing` asks plugins, in whose processes a crash or a hang harms nobody.
 
-The other tables are `runtime.isolated`, `backends.compiler_worker`, `placement.runtime.worker` and `calibration`.
+The other tables are `runtime.isolated`, `backend.compiler_worker`, `placement.runtime.worker` and `calibration`.
 """

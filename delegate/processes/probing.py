@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from delegate.backends.info import BackendInfo
-from delegate.backends.state import check_answer, found, load_part, schema_of, to_json
+from delegate.backend.info import BackendInfo
+from delegate.backend.state import check_answer, found, load_part, schema_of, to_json
 from delegate.cache.runtime.probes import ProbeCache, surroundings
 from delegate.errors import BackendUnavailable
 from delegate.plugins import Plugin, UnusablePlugin, full_traceback, load_object, one_line
@@ -121,7 +121,7 @@ def _ask(plugin: Plugin, question: str) -> dict[str, Any]:
 def questions() -> Questions:
     """Return the questions to a plugin. Their message is the fields of the Plugin."""
     return {
-        "import torch": lambda *_: load_object("delegate.backends.aot:Backend") and None,
+        "import torch": lambda *_: load_object("delegate.backend.aot:Backend") and None,
         "probe": lambda fields, _: to_json(found(Plugin(*fields))),
         **{question: partial(_answer, question) for question in ("aot", "runtime", "use")},
     }

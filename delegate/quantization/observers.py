@@ -21,7 +21,7 @@ from torchao.quantization.pt2e._affine_quantization import AffineQuantizedMinMax
 from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
 from torchao.quantization.quant_primitives import MappingType
 
-from delegate.backends.quantizable import IntegerType, exact_scales
+from delegate.backend.quantizable import IntegerType, exact_scales
 from delegate.errors import InputError
 
 LEAST_SCALE = 2.0**-60  # the smallest scale that kernels of backends get

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer, SharedQuantizationSpec
 
-from delegate.backends.quantizable import QuantizationScheme, QuantizedOperator
+from delegate.backend.quantizable import QuantizationScheme, QuantizedOperator
 from delegate.edge.node import base_name, edge_names, is_empty
 from delegate.errors import ConfigError
 from delegate.quantization.observers import activation_spec, fixed_spec, weight_spec

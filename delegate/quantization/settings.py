@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch.fx import Graph, Node
 
-from delegate.backends.quantizable import QuantizationScheme
+from delegate.backend.quantizable import QuantizationScheme
 from delegate.config.model import Quantization
 from delegate.edge.node import base_name, edge_names
 from delegate.errors import ConfigError, did_you_mean

@@ -1,6 +1,6 @@
 """A region as a list of calls to named functions: plain data, which the runtime part replays with functions of its own.
 
-`delegate.backends.tracing.Recorder` records it. The functions may compute at once, as NumPy does. Or they may build the
+`delegate.backend.tracing.Recorder` records it. The functions may compute at once, as NumPy does. Or they may build the
 graph of a library: `jit(lambda *inputs: recording.replay(FUNCTIONS, inputs, constants))`.
 """
 

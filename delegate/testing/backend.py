@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import delegate
-from delegate.backends.aot import Region, RegionFailed, RegionRefused
+from delegate.backend.aot import Region, RegionFailed, RegionRefused
 from delegate.edge.export import to_edge
 from delegate.edge.node import describe, is_compute
 from delegate.edge.passes.pipeline import optimize

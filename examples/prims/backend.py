@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 from delegate.registry import default_registry
 from delegate.runtime.backend import Array, Delegate, TensorType
 from delegate.runtime.blob_format import BlobFormat
@@ -86,8 +86,8 @@ def __getattr__(name: str) -> type:
     import torch
     from torch.fx import Node
 
-    from delegate.backends.lowering import Lowering, LoweringTable, Pattern, anything
-    from delegate.backends.prims import PrimsBackend
+    from delegate.backend.lowering import Lowering, LoweringTable, Pattern, anything
+    from delegate.backend.prims import PrimsBackend
     from delegate.edge.node import arguments, op_name
 
     def linear_before(relu: Node) -> tuple[Node, Node] | None:

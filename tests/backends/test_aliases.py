@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.info import Availability, BackendAlias, BackendInfo
+from delegate.backend.info import Availability, BackendAlias, BackendInfo
 from delegate.config import load_config
 from delegate.errors import BackendBroken, BackendUnavailable, ConfigError
 from delegate.partitioner.partitioner import CapabilityPartitioner

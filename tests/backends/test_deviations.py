@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from delegate.backends.deviations import Deviation, Handling, deviation_notes, deviations_of
+from delegate.backend.deviations import Deviation, Handling, deviation_notes, deviations_of
 from delegate.cli.operators import Catalogue
 from delegate.edge.operators import functional_operators
 from delegate.registry import Registry

@@ -36,7 +36,7 @@ def test_states_the_absent_library(registry: Registry) -> None:
 
 
 def test_checks_and_lowers(registry: Registry) -> None:
-    from delegate.backends.aot import Region
+    from delegate.backend.aot import Region
     from delegate.config import BackendChoice, backend_options
 
     class Net(torch.nn.Module):
@@ -68,7 +68,7 @@ def test_a_library_is_asked(registry: Registry) -> None:
 
 def test_a_pattern_is_claimed(registry: Registry) -> None:
     """As the documentation says: taken whole, or refused with the reason."""
-    from delegate.backends.selected import SelectedBackend
+    from delegate.backend.selected import SelectedBackend
     from delegate.partitioner.partitioner import CapabilityPartitioner
     from delegate.partitioner.planning import plan
     from tests.support.functions import Function

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.export import Dim
 
-from delegate.backends.region import Region
+from delegate.backend.region import Region
 from delegate.runtime.blob_format import BlobFormat
 from tests.support.functions import Function
 from tests.support.planning import edge, planned, regions, without

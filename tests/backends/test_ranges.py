@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from delegate.backends.exported import exported_program
-from delegate.backends.region import content_of, one_node_region
+from delegate.backend.exported import exported_program
+from delegate.backend.region import content_of, one_node_region
 from delegate.edge.export import to_edge
 from delegate.partitioner.planning import plan
 from delegate.registry import default_registry

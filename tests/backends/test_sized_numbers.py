@@ -10,10 +10,10 @@ from torch import nn
 
 import delegate
 from delegate.accuracy.reference import EagerRegion
-from delegate.backends.aot import RegionRefused
-from delegate.backends.exported import exported_program
-from delegate.backends.region import one_node_region
-from delegate.backends.selected import sizes_open
+from delegate.backend.aot import RegionRefused
+from delegate.backend.exported import exported_program
+from delegate.backend.region import one_node_region
+from delegate.backend.selected import sizes_open
 from delegate.edge.decompose import WITHOUT_LIBRARIES, Decomposer
 from delegate.testing import assert_same
 from delegate.verdict import Reason

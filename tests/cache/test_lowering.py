@@ -23,7 +23,7 @@ from tests.support.plugins import Site
 from tests.support.sampling import every, only
 
 INFO = """
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 
 INFO = BackendInfo("counter", "Counts", "counter_halves:Aot", "counter_halves:Runtime",
                    lambda: Availability(True, "", {"sdk": "1.0"}, ("CPU",)), "pip install sdk")
@@ -33,7 +33,7 @@ INFO = BackendInfo("counter", "Counts", "counter_halves:Aot", "counter_halves:Ru
 HALVES = """
 from pathlib import Path
 
-from delegate.backends.aot import Backend, Options, PreprocessResult, RegionFailed, RegionRefused
+from delegate.backend.aot import Backend, Options, PreprocessResult, RegionFailed, RegionRefused
 from delegate.edge.node import op_name
 from delegate.runtime.backend import BackendRuntime
 from delegate.verdict import YES

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from delegate.backends.info import BackendAlias
-from delegate.backends.state import check_answer, from_json
+from delegate.backend.info import BackendAlias
+from delegate.backend.state import check_answer, from_json
 from delegate.cache.runtime.store import Store
 from delegate.common.field_checks import mapping
 from delegate.plugins import Plugin
@@ -87,7 +87,7 @@ def test_answers_about_halves(question, answer):
 
 
 TWO_PARTS = """
-from delegate.backends.aot import Options
+from delegate.backend.aot import Options
 from pydantic import Field
 
 class Other(Aot):

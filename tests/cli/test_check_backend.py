@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from delegate.backends.state import BackendState
+from delegate.backend.state import BackendState
 from delegate.cli import check_backend
 from delegate.cli.app import app
 from delegate.plugins import PluginState

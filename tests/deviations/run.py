@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from delegate.backends.deviations import Deviation, Handling, deviations_of
+from delegate.backend.deviations import Deviation, Handling, deviations_of
 from delegate.plugins import PORTABLE, PluginState
 from delegate.registry import default_registry
 from tests.deviations import sweep

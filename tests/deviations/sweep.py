@@ -19,8 +19,8 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import delegate
-from delegate.backends.aot import Backend, PreprocessResult, Region
-from delegate.backends.deviations import Deviation, Handling, deviations_of
+from delegate.backend.aot import Backend, PreprocessResult, Region
+from delegate.backend.deviations import Deviation, Handling, deviations_of
 from delegate.errors import DelegateError, InputError
 from delegate.plugins import PORTABLE
 from delegate.registry import default_registry

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import delegate
-from delegate.backends.deviations import Deviation, Handling
+from delegate.backend.deviations import Deviation, Handling
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from tests.deviations import run, sweep
 from tests.deviations.comparison import differences

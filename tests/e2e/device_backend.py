@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.aot import PreprocessResult, Region
+from delegate.backend.info import Availability, BackendInfo
 from delegate.errors import BackendFailed
 from delegate.runtime.backend import BackendRuntime, Delegate, DeviceMemory, DeviceTensor
 from tests.support import vector_backend

@@ -21,7 +21,7 @@ from torch.export import Dim
 from typer.testing import CliRunner
 
 import delegate
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 from delegate.cli.app import app
 from delegate.compiled import CompiledProgram
 from delegate.errors import (

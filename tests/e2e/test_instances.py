@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.info import BackendAlias
+from delegate.backend.info import BackendAlias
 from delegate.config import load_config
 from delegate.errors import BackendNotFound, ConfigError
 from delegate.registry import Registry

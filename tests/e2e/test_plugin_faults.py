@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.aot import Backend, PreprocessResult, RegionFailed, RegionRefused
+from delegate.backend.aot import Backend, PreprocessResult, RegionFailed, RegionRefused
 from delegate.errors import BackendBroken, BackendFailed, ConfigError, LoweringError, PartitionError
 from delegate.program.file import serialize
 from delegate.runtime.backend import Delegate
@@ -136,7 +136,7 @@ AOT_FAULTS = {
         {"preserve_ops": {torch.ops.aten.gelu.default}}, BackendBroken, "preserve_ops should be a set of names",
     ),
     "no options": ({"Options": None}, ConfigError, "backend 'faulty' of this process is broken: it provides"),
-    "other options": ({"Options": dict}, ConfigError, "Options is not a subclass of delegate.backends.aot.Options"),
+    "other options": ({"Options": dict}, ConfigError, "Options is not a subclass of delegate.backend.aot.Options"),
     "no name": ({"name": None}, ConfigError, "whose name is None"),
     "another name": ({"name": "other"}, ConfigError, "whose name is 'other'"),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.errors import ConfigError, PartitionError
 from delegate.registry import default_registry

@@ -12,9 +12,9 @@ import torch.utils._pytree as pytree
 from torch.fx import Node
 
 import delegate
-from delegate.backends.aot import Claim, PreprocessResult, Region, RegionRefused
-from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.region import content_of
+from delegate.backend.aot import Claim, PreprocessResult, Region, RegionRefused
+from delegate.backend.info import Availability, BackendInfo
+from delegate.backend.region import content_of
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute, op_name

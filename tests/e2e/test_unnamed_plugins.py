@@ -12,8 +12,8 @@ from torch import nn
 
 import delegate
 from delegate import selection
-from delegate.backends import compiler_process
-from delegate.backends.isolated import Outcomes
+from delegate.backend import compiler_process
+from delegate.backend.isolated import Outcomes
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.placement import program_placement
 from delegate.processes import probing
@@ -62,7 +62,7 @@ def at(place, *args, right=None):
 """
 INFO = """
 from evil_faults import at
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 
 def probe():
     return at("probe", right=Availability(True))
@@ -72,7 +72,7 @@ INFO = BackendInfo("evil", "", "evil_aot:Evil", "evil_runtime:Evil", probe, "", 
 """
 AOT = """
 from evil_faults import at
-from delegate.backends.aot import Backend, PreprocessResult
+from delegate.backend.aot import Backend, PreprocessResult
 from delegate.verdict import YES, Reason, no
 
 at("aot")

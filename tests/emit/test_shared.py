@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from delegate.backends.aot import PreprocessResult
+from delegate.backend.aot import PreprocessResult
 from delegate.emit.tables import SharedTables
 
 

@@ -22,8 +22,8 @@ CALLS = {"diagonal", "at", "repeat", "bincount"}
 # Uses beside the room, each with the reason why it needs no check there.
 ALLOWED = {
     ("backends/onnx/aot/translations/indexing.py", "as_strided"),  # ahead of time, by torch, which checks
-    ("backends/transfer.py", "as_strided"),  # by torch, which checks, of a tensor that the parent process sends
-    ("backends/transfer.py", "frombuffer"),
+    ("backend/transfer.py", "as_strided"),  # by torch, which checks, of a tensor that the parent process sends
+    ("backend/transfer.py", "frombuffer"),
     ("edge/graphs.py", "as_strided"),  # ahead of time, by torch, which checks
     ("kernels/copies.py", "as_strided"),  # the kernel, which calls the room
     ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory

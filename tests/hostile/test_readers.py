@@ -26,7 +26,7 @@ from tests.support.sources import ROOT
 OTHERS = {
     "delegate/__init__.py": "of this package",
     "delegate/runtime/array_files.py": "after it has looked at the file",
-    "delegate/backends/compiler_worker.py": "descriptors of its parent",
+    "delegate/backend/compiler_worker.py": "descriptors of its parent",
     "delegate/backends/dsp/runtime/profiled.py": "a file of this process",
     "delegate/backends/dsp/runtime/targets.py": "of the system",
     "delegate/backends/gpu/cuda/aot/compiling.py": "a file of this process",

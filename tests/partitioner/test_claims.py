@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Backend, Claim, PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backends.lowering import LoweringTable, anything
-from delegate.backends.region import content_of
+from delegate.backend.aot import Backend, Claim, PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backend.lowering import LoweringTable, anything
+from delegate.backend.region import content_of
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.program import EdgeProgram

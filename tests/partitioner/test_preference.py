@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Backend, Claim, PreprocessResult
-from delegate.backends.decomposition import DecompositionPolicy
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.aot import Backend, Claim, PreprocessResult
+from delegate.backend.decomposition import DecompositionPolicy
+from delegate.backend.selected import SelectedBackend
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import identify, identity
 from delegate.edge.node import is_compute, op_name

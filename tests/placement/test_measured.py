@@ -249,7 +249,7 @@ def test_threads_are_tried_and_held(exported) -> None:
     }
     program = delegate.to_backend(exported, config=config)
     (placement,) = program.report.placements
-    assert {p.name for p in placement.plans} == {"xnnpack, 1 threads", "xnnpack, 2 threads"}
+    assert {p.name for p in placement.plans} >= {"xnnpack, 1 threads", "xnnpack, 2 threads"}
     (spec,) = program.program.delegates
     assert f"xnnpack, {spec.compile_specs['threads']} threads" == placement.chosen
 

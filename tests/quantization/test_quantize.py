@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.quantizable import TABLES
+from delegate.backend.quantizable import TABLES
 from delegate.edge.passes.folding import fold_parameters
 from delegate.testing import assert_same
 from tests.quantization.models import Encoder, Residual, build_with_batches

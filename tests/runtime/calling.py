@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from delegate import DType, KernelTable
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 from delegate.program.model import DelegateCall, DelegateSpec, KernelCall, Program, Ref
 from delegate.runtime.backend import BackendRuntime, Delegate
 from tests.support.program_builder import LEAF, Builder

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Op

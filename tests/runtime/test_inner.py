@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import delegate
-from delegate.backends.aot import Backend, PreprocessResult
+from delegate.backend.aot import Backend, PreprocessResult
 from delegate.devtools.events import Event, InstructionRun, OperatorRun
 from delegate.errors import BackendFailed, ListenerError
 from delegate.program.file import serialize

@@ -11,7 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import delegate
-from delegate.backends import aot
+from delegate.backend import aot
 from delegate.cli.app import app
 from delegate.errors import ConfigError, ProgramError
 from delegate.program.file import serialize

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 from delegate.registry import default_registry
 from delegate.runtime.backend import BackendRuntime, Delegate
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from torch.fx import Node
 
-from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.decomposition import is_compound_operator
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend import aot
+from delegate.backend.aot import PreprocessResult, Region
+from delegate.backend.decomposition import is_compound_operator
+from delegate.backend.info import Availability, BackendInfo
 from delegate.edge.operators import _overload, functional_operators
 from delegate.runtime.backend import BackendRuntime
 from delegate.verdict import Reason, Verdict, no

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from delegate.backends.aot import Backend, Claim, Options, PreprocessResult, Region
-from delegate.backends.decomposition import DecompositionPolicy
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.aot import Backend, Claim, Options, PreprocessResult, Region
+from delegate.backend.decomposition import DecompositionPolicy
+from delegate.backend.selected import SelectedBackend
 from delegate.edge.export import to_edge
 from delegate.edge.graphs import call, gc_paused
 from delegate.edge.node import op_name

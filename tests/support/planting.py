@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.fx import Graph, Node
 
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 
 _AOT = {
     "xnnpack": ("delegate.backends.xnnpack.aot.backend", "XnnpackBackend"),

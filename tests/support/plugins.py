@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from delegate.backends.info import BackendInfo
+from delegate.backend.info import BackendInfo
 from delegate.plugins import Installed, find_plugins
 from delegate.registry import Registry, default_registry
 
 INFO = """
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 
 def probe():
     return Availability({ok}, {reason!r}, {{"{name}-library": "1.0"}}, ("CPU",))
@@ -47,7 +47,7 @@ def __getattr__(name):
     if name != "Aot":
         raise AttributeError(name)
     from pydantic import Field
-    from delegate.backends.aot import Backend, Options, PreprocessResult
+    from delegate.backend.aot import Backend, Options, PreprocessResult
     from delegate.verdict import YES, Reason, no
 
     class SumOptions(Options):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from delegate.backends.deviations import Deviation, Handling
+from delegate.backend.deviations import Deviation, Handling
 from tests.support.lowering import relative_error
 
 _TOLERANCE = 1e-5  # relative; the guarded differences are far larger

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 from torch.fx import Node
 
-from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend import aot
+from delegate.backend.aot import PreprocessResult, Region, RegionRefused
+from delegate.backend.info import Availability, BackendInfo
 from delegate.edge.node import op_name, tensor
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.verdict import YES, Reason, Verdict, no

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from delegate import testing
-from delegate.backends import aot
-from delegate.backends.aot import Backend, PreprocessResult
+from delegate.backend import aot
+from delegate.backend.aot import Backend, PreprocessResult
 from delegate.edge.node import is_static
 from delegate.errors import BackendFailed, LoweringError
 from delegate.runtime.backend import BackendRuntime, Delegate

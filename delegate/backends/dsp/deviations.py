@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from delegate.backends.deviations import Deviation, Handling
+from delegate.backend.deviations import Deviation, Handling
 
 _row = partial(Deviation, "QNN in onnxruntime-qnn 2.7.0", handling=Handling.KEPT)
 _INFINITY = "tests/backends/onnx/test_infinity.py"

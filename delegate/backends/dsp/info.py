@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 from delegate.backends.onnx.runtime.provider import Provider, register
 from delegate.errors import DelegateError
 

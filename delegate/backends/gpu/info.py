@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delegate.backends.info import BackendAlias
+from delegate.backend.info import BackendAlias
 
 INFO = BackendAlias(
     name="gpu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from delegate.backends.deviations import Deviation, Handling
+from delegate.backend.deviations import Deviation, Handling
 
 _EDGES = "tests/backends/xnnpack/test_edges.py"
 _ROWS = "tests/backends/xnnpack/test_convolution.py"

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.region import region_key
+from delegate.backend.aot import PreprocessResult, Region, RegionRefused
+from delegate.backend.region import region_key
 from delegate.cache.runtime.store import Entry, Store
 
 FORMAT = 1  # of what an entry holds

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from delegate.accuracy.bounds import Verify
-from delegate.backends.aot import plain
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.aot import plain
+from delegate.backend.selected import SelectedBackend
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.environment import code_of, host_features, versions_of
 from delegate.cache.runtime.store import Entry

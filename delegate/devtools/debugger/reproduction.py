@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from delegate.accuracy.recording import RecordedCall
-from delegate.backends.aot import Region, Reproduction
-from delegate.backends.exported import exported_program
+from delegate.backend.aot import Region, Reproduction
+from delegate.backend.exported import exported_program
 from delegate.common.files import replacing, with_short_paths
 from delegate.compiled import to_array
 from delegate.devtools.debugger.diagnosis import Fault

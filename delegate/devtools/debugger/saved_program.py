@@ -13,8 +13,8 @@ from torch.fx import Node
 
 from delegate.accuracy.bounds import Verify
 from delegate.accuracy.recording import torch_operator
-from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.decomposition import is_compound_operator
+from delegate.backend.aot import PreprocessResult, Region
+from delegate.backend.decomposition import is_compound_operator
 from delegate.edge.keys import fingerprints
 from delegate.edge.node import is_compute
 from delegate.edge.program import EdgeProgram

@@ -19,8 +19,8 @@ from delegate.accuracy.program_run import ProgramRun
 from delegate.accuracy.recording import RecordedCall, RecordedInstruction, RunRecorder, excess_of, same
 from delegate.accuracy.reference import EagerRegion
 from delegate.accuracy.trial import RegionTrial
-from delegate.backends.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
-from delegate.backends.guilty import Minimization, OutOfTime, Unit, nodes_of, part_of, units_of
+from delegate.backend.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
+from delegate.backend.guilty import Minimization, OutOfTime, Unit, nodes_of, part_of, units_of
 from delegate.devtools.debugger.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
 from delegate.devtools.debugger.faults import faulty_node, kind_of
 from delegate.devtools.debugger.reproduction import write_compilation, write_reproduction

@@ -8,9 +8,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from delegate.backends.aot import Options, PreprocessResult, Region, RegionFailed
-from delegate.backends.asking import AskingBackend
-from delegate.backends.exported import exported_program
+from delegate.backend.aot import Options, PreprocessResult, Region, RegionFailed
+from delegate.backend.asking import AskingBackend
+from delegate.backend.exported import exported_program
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.skeleton.delegate_acme.runtime import FORMAT
 from delegate.verdict import YES, Reason, Verdict, no

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Options
-from delegate.backends.lowering import Lowering, LoweringTable, anything
-from delegate.backends.prims import PrimsBackend
-from delegate.backends.tracing import Recorded, Recorder
+from delegate.backend.aot import Options
+from delegate.backend.lowering import Lowering, LoweringTable, anything
+from delegate.backend.prims import PrimsBackend
+from delegate.backend.tracing import Recorded, Recorder
 from delegate.edge.node import arguments, op_name
 from delegate.skeleton.compiler.runtime import ATEN, FORMAT, FUNCTIONS, PRIMS
 

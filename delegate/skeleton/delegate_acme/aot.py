@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Options
-from delegate.backends.lowering import Lowering, LoweringTable, anything
-from delegate.backends.tracing import Recorded, Recorder, TracingBackend
+from delegate.backend.aot import Options
+from delegate.backend.lowering import Lowering, LoweringTable, anything
+from delegate.backend.tracing import Recorded, Recorder, TracingBackend
 from delegate.edge.node import arguments
 from delegate.skeleton.delegate_acme.runtime import FORMAT, FUNCTIONS
 from delegate.verdict import YES, Reason, Verdict, no

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Options, PreprocessResult, Region
-from delegate.backends.lowering import Lowering, LoweringTable, TableBackend, anything
+from delegate.backend.aot import Options, PreprocessResult, Region
+from delegate.backend.lowering import Lowering, LoweringTable, TableBackend, anything
 from delegate.edge.node import op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -11,18 +11,18 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
-from delegate.backends import aot, run_time_ranges
-from delegate.backends.aot import Claim, PreprocessResult, Region
-from delegate.backends.inexact import Nan, floats_of, keeps_nan, nan_notes
-from delegate.backends.lowering import conditions, of_dtypes
+from delegate.backend import aot, run_time_ranges
+from delegate.backend.aot import Claim, PreprocessResult, Region
+from delegate.backend.inexact import Nan, floats_of, keeps_nan, nan_notes
+from delegate.backend.lowering import conditions, of_dtypes
+from delegate.backend.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
+from delegate.backend.quantizable import QuantizationScheme
+from delegate.backend.special_values import PASSING, POOLS, keeps_infinity
 from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import MOVES, TRANSLATIONS, table_of
 from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import CPU, Provider
-from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
-from delegate.backends.quantizable import QuantizationScheme
-from delegate.backends.special_values import PASSING, POOLS, keeps_infinity
 from delegate.edge.node import op_name
 from delegate.verdict import Verdict
 from delegate_onnxruntime.conversion import convertible

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from delegate.backends.deviations import Deviation, Handling
-from delegate.backends.resizing import nearest_deviations
+from delegate.backend.deviations import Deviation, Handling
+from delegate.backend.resizing import nearest_deviations
 
 _row = partial(Deviation, "ONNX Runtime 1.31.1")
 _SPECIAL = "plugins/onnxruntime/tests/test_special_values.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 from delegate_onnxruntime.providers import INSTALL, built_in, plugin_wheels
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import onnx
 import torch
 
+from delegate.backend.lowering import Check
 from delegate.backends.dsp.aot.operators import LIMITS as QNN
 from delegate.backends.gpu.webgpu.aot.operators import LIMITS as WEBGPU
-from delegate.backends.lowering import Check
 from delegate.backends.onnx.aot.model import OPSET
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch.fx import Node
 
-from delegate.backends import quantized_layers
-from delegate.backends.quantized_layers import Layer, Ranges, find_layer
+from delegate.backend import quantized_layers
+from delegate.backend.quantized_layers import Layer, Ranges, find_layer
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

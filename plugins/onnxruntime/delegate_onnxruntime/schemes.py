@@ -6,7 +6,7 @@ https://github.com/microsoft/onnxruntime, and ONNX Runtime 1.31 itself, queried 
 
 from __future__ import annotations
 
-from delegate.backends.quantizable import integer_operators, library_schemes
+from delegate.backend.quantizable import integer_operators, library_schemes
 
 SCHEMES = library_schemes(
     products=("aten.mm.default", "aten.bmm.default", "aten.matmul.default"),

@@ -14,11 +14,11 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
-from delegate.backends import aot, run_time_ranges
-from delegate.backends.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
-from delegate.backends.asking import AskingBackend
-from delegate.backends.deviations import deviations_of
-from delegate.backends.inexact import (
+from delegate.backend import aot, run_time_ranges
+from delegate.backend.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
+from delegate.backend.asking import AskingBackend
+from delegate.backend.deviations import deviations_of
+from delegate.backend.inexact import (
     MEANS,
     PRODUCTS,
     Nan,
@@ -31,12 +31,12 @@ from delegate.backends.inexact import (
     nan_notes,
     returns_to_half,
 )
+from delegate.backend.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
+from delegate.backend.quantizable import QuantizationScheme
+from delegate.backend.region import ranges_of_sizes, shape_without, size_range
+from delegate.backend.resizing import NEAREST, exact_factors, factors_of, known_or_multiplied, rounds_as_torch
+from delegate.backend.special_values import EXTREMES, PASSING, extremes_of_infinity, keeps_infinity
 from delegate.backends.onnx.aot.translations import MOVES
-from delegate.backends.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
-from delegate.backends.quantizable import QuantizationScheme
-from delegate.backends.region import ranges_of_sizes, shape_without, size_range
-from delegate.backends.resizing import NEAREST, exact_factors, factors_of, known_or_multiplied, rounds_as_torch
-from delegate.backends.special_values import EXTREMES, PASSING, extremes_of_infinity, keeps_infinity
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators

@@ -15,7 +15,7 @@ import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-from delegate.backends.qdq import Array, Coded
+from delegate.backend.qdq import Array, Coded
 from delegate_openvino.executed import INTEGERS, executed_layers
 from delegate_openvino.settings import GROUPS, compile_model
 

@@ -17,10 +17,10 @@ from openvino.frontend.pytorch.torchdynamo.export_decompositions import ops_to_n
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node, map_arg
 
-from delegate.backends.aot import Region
-from delegate.backends.exported import exported_program
-from delegate.backends.long_sums import sums_in_stages
-from delegate.backends.resizing import NEAREST, has_known_sizes, keeps_operator, nearest_pixels
+from delegate.backend.aot import Region
+from delegate.backend.exported import exported_program
+from delegate.backend.long_sums import sums_in_stages
+from delegate.backend.resizing import NEAREST, has_known_sizes, keeps_operator, nearest_pixels
 from delegate.edge.node import arguments, op_name, tensor
 from delegate_openvino.attention import zero_where_nothing_is_seen
 from delegate_openvino.digits import keep_digits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from delegate.backends.deviations import Deviation, Handling
-from delegate.backends.resizing import nearest_deviations
+from delegate.backend.deviations import Deviation, Handling
+from delegate.backend.resizing import nearest_deviations
 
 _row = partial(Deviation, "OpenVINO 2026.4.1")
 _KEPT, _REJECTED, _REWRITTEN = Handling.KEPT, Handling.REJECTED, Handling.REWRITTEN

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 from delegate.edge.node import arguments, op_name, tensor
 
 

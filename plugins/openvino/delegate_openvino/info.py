@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 
 INSTALL = "pip install delegate-openvino"
 

@@ -16,11 +16,11 @@ import openvino
 from openvino import opset13 as opset
 from torch.fx import Node
 
-from delegate.backends import run_time_ranges
-from delegate.backends.aot import Region, RegionRefused
-from delegate.backends.lowering import LoweringTable
-from delegate.backends.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, is_known
-from delegate.backends.quantized_layers import (
+from delegate.backend import run_time_ranges
+from delegate.backend.aot import Region, RegionRefused
+from delegate.backend.lowering import LoweringTable
+from delegate.backend.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, is_known
+from delegate.backend.quantized_layers import (
     EMBEDDING,
     LAYERS,
     Layer,

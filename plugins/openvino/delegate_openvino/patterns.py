@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.qdq import DEQUANTIZE, QUANTIZE, is_known
-from delegate.backends.quantized_layers import Layer, Ranges, find_layer
+from delegate.backend.qdq import DEQUANTIZE, QUANTIZE, is_known
+from delegate.backend.quantized_layers import Layer, Ranges, find_layer
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.compressed import group_of_activations, storage_bits

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
+from delegate.backend.info import Availability
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.delegate import CudaWeight, Machine, pack, unpack
 from delegate.backends.gpu.cuda.runtime.library import CudaTarget
-from delegate.backends.info import Availability
 from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
 from delegate.program.dtypes import DType
 from tests.support.lowering import assert_runs, assert_same, compiled, relative_error

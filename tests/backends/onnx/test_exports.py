@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
+from delegate.backend.region import SIZE_DECIDED
+from delegate.backend.selected import condition_of
 from delegate.backends.gpu.webgpu.aot.operators import OPERATORS
 from delegate.backends.onnx.aot.model import to_onnx
 from delegate.backends.onnx.aot.translations import table_of
-from delegate.backends.region import SIZE_DECIDED
-from delegate.backends.selected import condition_of
 from tests.support.functions import Function
 
 pytest.importorskip("onnx", reason="onnx is not installed: pip install 'delegate[onnx]'")

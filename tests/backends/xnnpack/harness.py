@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch.fx import Graph, Node
 
-from delegate.backends.aot import PreprocessResult, Region
+from delegate.backend.aot import PreprocessResult, Region
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend, XnnpackOptions
 from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
 from delegate.edge.export import to_edge

@@ -6,8 +6,8 @@ import torch
 from ai_edge_litert import schema_py_generated as schema
 from torch import nn
 
-from delegate.backends.aot import RegionRefused
-from delegate.backends.lowering import Lowering, LoweringTable
+from delegate.backend.aot import RegionRefused
+from delegate.backend.lowering import Lowering, LoweringTable
 from delegate.backends.xnnpack.aot.backend import XnnpackBackend, XnnpackOptions, find_rejected
 from delegate.backends.xnnpack.aot.tflite import Model
 from delegate.verdict import YES

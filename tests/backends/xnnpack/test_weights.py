@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.qdq import Coded
+from delegate.backend.qdq import Coded
 from delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime
 from delegate.backends.xnnpack.runtime.weights import LEAST, assemble, extract_constants, pieces
 from delegate.errors import BackendFailed, ProgramError

@@ -16,7 +16,7 @@ import yaml
 from torch import nn
 
 import delegate
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.selected import SelectedBackend
 from delegate.common.text_table import Table
 from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.errors import ConfigError, InputError

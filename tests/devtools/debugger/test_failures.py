@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed
+from delegate.backend.aot import PreprocessResult, Region, RegionFailed
 from delegate.edge.node import op_name
 from delegate.errors import BackendFailed
 from delegate.registry import default_registry

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 import delegate
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 from tests.support.functions import Function
 from tests.support.planting import planted
 

@@ -11,8 +11,10 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch.fx import Node
 
-from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backend import aot
+from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backend.inexact import Nan, keeps_nan, nan_notes
+from delegate.backend.quantizable import QuantizationScheme
 from delegate.backends.dsp.aot.operators import LIMITS, MAX_RANK, OPERATORS, SCHEMES
 from delegate.backends.dsp.aot.precision import (
     clamp_exponents,
@@ -28,14 +30,12 @@ from delegate.backends.dsp.deviations import DEVIATIONS
 from delegate.backends.dsp.info import PROVIDER, is_emulated, provider, versions
 from delegate.backends.dsp.runtime.delegate import OPTIONS, backend_options, settings
 from delegate.backends.dsp.runtime.targets import DEFAULT, TARGETS, Target, require_consistent
-from delegate.backends.inexact import Nan, keeps_nan, nan_notes
 from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import table_of
 from delegate.backends.onnx.runtime.blob import OnnxModel, pack
 from delegate.backends.onnx.runtime.provider import Provider, one_line
 from delegate.backends.onnx.runtime.session import add_weights
-from delegate.backends.quantizable import QuantizationScheme
 from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean
 from delegate.runtime.float_environment import default_float_environment

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.fx import Node
 
-from delegate.backends.inexact import returns_to_half
-from delegate.backends.lowering import every
+from delegate.backend.inexact import returns_to_half
+from delegate.backend.lowering import every
+from delegate.backend.quantizable import INT8_WEIGHT, IntegerType, QuantizationScheme, QuantizedOperator
 from delegate.backends.onnx.aot.translations import Operators
 from delegate.backends.onnx.aot.translations.row import plain
-from delegate.backends.quantizable import INT8_WEIGHT, IntegerType, QuantizationScheme, QuantizedOperator
 from delegate.edge.node import arguments, decodes, is_constant, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

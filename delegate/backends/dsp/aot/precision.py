@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from delegate.backend.region import Region
+from delegate.backend.special_values import NAMING, PADDING, PASSING, Held, held_infinities, infinities
 from delegate.backends.onnx.aot.translations import MOVES
-from delegate.backends.region import Region
-from delegate.backends.special_values import NAMING, PADDING, PASSING, Held, held_infinities, infinities
 from delegate.edge.node import is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 

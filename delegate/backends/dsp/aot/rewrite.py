@@ -27,7 +27,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import Argument
 
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 from delegate.backends.dsp.aot.operators import power_factors
 from delegate.backends.dsp.aot.precision import QUANTIZE, needs_clamp
 from delegate.edge.node import arguments, op_name, tensor

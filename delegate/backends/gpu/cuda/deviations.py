@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from delegate.backends.deviations import Deviation, Handling
+from delegate.backend.deviations import Deviation, Handling
 
 _TEST = "tests/backends/test_special_values.py"
 _row = partial(Deviation, "TVM 0.27", handling=Handling.KEPT, test=_TEST)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from delegate.backend.info import BackendInfo
 from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.info import BackendInfo
 
 INFO = BackendInfo(
     name="cuda",

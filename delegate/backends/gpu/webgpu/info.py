@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from delegate.backend.info import BackendInfo
 from delegate.backends.gpu.webgpu.runtime import provider
-from delegate.backends.info import BackendInfo
 
 INFO = BackendInfo(
     name="webgpu",

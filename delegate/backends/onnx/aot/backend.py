@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from torch.fx import Node
 
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
-from delegate.backends.exported import exported_program
-from delegate.backends.inexact import MEANS, collapsed_sizes, constants_of_zero, keeps_factor, keeps_zero
-from delegate.backends.long_sums import sums_in_stages
-from delegate.backends.lowering import LoweringTable, TableBackend
+from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
+from delegate.backend.exported import exported_program
+from delegate.backend.inexact import MEANS, collapsed_sizes, constants_of_zero, keeps_factor, keeps_zero
+from delegate.backend.long_sums import sums_in_stages
+from delegate.backend.lowering import LoweringTable, TableBackend
 from delegate.backends.onnx.aot.model import ExportedModel, require_graph, to_onnx, with_weights
 from delegate.backends.onnx.aot.number_checks import cut_off, too_large
 from delegate.backends.onnx.aot.translations import TRANSLATIONS, Operators

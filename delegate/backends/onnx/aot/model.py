@@ -22,11 +22,11 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from delegate.backends.aot import RegionFailed
-from delegate.backends.lowering import LoweringTable
+from delegate.backend.aot import RegionFailed
+from delegate.backend.lowering import LoweringTable
+from delegate.backend.region import SIZE_DECIDED
 from delegate.backends.onnx.aot.translations.row import Translation
 from delegate.backends.onnx.runtime.blob import BlobTensor, OnnxModel, Shape, Weight
-from delegate.backends.region import SIZE_DECIDED
 from delegate.common.user_warnings import only_errors
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import OpOverload, count_composites, decomposition_table, onnx_exporter_parts

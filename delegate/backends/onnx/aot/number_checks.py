@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from delegate.backends.region import Region
+from delegate.backend.region import Region
 from delegate.edge.node import arguments, op_name, tensor
 
 _LAYERS = {  # operator -> its arguments: operand, weight, bias

@@ -12,12 +12,12 @@ import torch
 from pydantic import Field
 from torch.fx import Node
 
-from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused, Reproduction
-from delegate.backends.inexact import PRODUCTS, Nan, collapsed_sizes, find_unrounded, note_of
-from delegate.backends.lowering import LoweringTable, TableBackend, normal_numbers
-from delegate.backends.qdq import DECODES, Coded, coded
-from delegate.backends.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
+from delegate.backend import aot
+from delegate.backend.aot import PreprocessResult, Region, RegionRefused, Reproduction
+from delegate.backend.inexact import PRODUCTS, Nan, collapsed_sizes, find_unrounded, note_of
+from delegate.backend.lowering import LoweringTable, TableBackend, normal_numbers
+from delegate.backend.qdq import DECODES, Coded, coded
+from delegate.backend.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.empty_sizes import CompiledPart, require_without_elements
 from delegate.backends.xnnpack.aot.lowerings import TABLE

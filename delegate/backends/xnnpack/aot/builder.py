@@ -22,8 +22,8 @@ from ai_edge_litert import schema_py_generated as schema
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from delegate.backends.aot import Region, RegionRefused
-from delegate.backends.qdq import Coded
+from delegate.backend.aot import Region, RegionRefused
+from delegate.backend.qdq import Coded
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.coding import decoding_parameters
 from delegate.backends.xnnpack.aot.layout import Order, Size

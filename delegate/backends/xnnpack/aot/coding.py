@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch.fx import Node
 
-from delegate.backends.qdq import DEQUANTIZE, QUANTIZE, SHIFT
+from delegate.backend.qdq import DEQUANTIZE, QUANTIZE, SHIFT
 from delegate.backends.xnnpack.aot.operand import Integers
 from delegate.edge.node import arguments, op_name
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from torch.fx import Node
 
-from delegate.backends.aot import Region, RegionFailed
-from delegate.backends.region import shape_without
+from delegate.backend.aot import Region, RegionFailed
+from delegate.backend.region import shape_without
 from delegate.backends.xnnpack.runtime.interpreted import Interpreted, open_interpreter
 
 Shape = Callable[[Node], list[int]]

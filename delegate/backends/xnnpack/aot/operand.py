@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch.fx import Node
 
-from delegate.backends.qdq import Array, Coded
+from delegate.backend.qdq import Array, Coded
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.layout import Order, Size
 from delegate.edge.node import tensor

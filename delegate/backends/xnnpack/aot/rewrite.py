@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 from delegate.backends.xnnpack.aot.lowerings.shape import same_shape
 from delegate.backends.xnnpack.aot.operand import shape_of
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor

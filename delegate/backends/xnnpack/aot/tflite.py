@@ -12,7 +12,7 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from delegate.backends.qdq import Coded
+from delegate.backend.qdq import Coded
 from delegate.program.dtypes import packed
 
 Array = np.ndarray[Any, np.dtype[Any]]

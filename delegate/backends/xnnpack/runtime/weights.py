@@ -18,7 +18,7 @@ from delegate.program.dtypes import is_small, packed, unpacked
 from delegate.program.raw import array_over
 
 if TYPE_CHECKING:
-    from delegate.backends.qdq import Coded
+    from delegate.backend.qdq import Coded
 
 LEAST = 4096  # bytes; smaller constants stay in the model
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from delegate.backends.quantizable import exact_scales
+from delegate.backend.quantizable import exact_scales
 from delegate.errors import ConfigError
 from delegate_llm.aot.hugging_face import transformers
 from delegate_llm.options import BLOCKS

@@ -10,9 +10,19 @@ import torch
 from pydantic import Field, NonNegativeInt, field_validator
 from torch.fx import Node
 
-from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.exported import exported_program
+from delegate.backend import aot
+from delegate.backend.aot import PreprocessResult, Region, RegionRefused
+from delegate.backend.exported import exported_program
+from delegate.backend.inexact import (
+    Nan,
+    collapsed_sizes,
+    constants_of_zero,
+    floats_of,
+    keeps_nan,
+    keeps_zero,
+    nan_notes,
+)
+from delegate.backend.lowering import TableBackend
 from delegate.backends.gpu.cuda.aot import rounding
 from delegate.backends.gpu.cuda.aot.compiling import compile_library
 from delegate.backends.gpu.cuda.aot.conversions import with_transposed_weights
@@ -23,16 +33,6 @@ from delegate.backends.gpu.cuda.deviations import DEVIATIONS
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.delegate import CudaWeight, host, pack, unpack
 from delegate.backends.gpu.cuda.runtime.library import ARCHITECTURES, HOST, CudaTarget
-from delegate.backends.inexact import (
-    Nan,
-    collapsed_sizes,
-    constants_of_zero,
-    floats_of,
-    keeps_nan,
-    keeps_zero,
-    nan_notes,
-)
-from delegate.backends.lowering import TableBackend
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor
 from delegate.errors import BackendUnavailable, LoweringError, did_you_mean

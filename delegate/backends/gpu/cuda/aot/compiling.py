@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from delegate.backends.aot import RegionFailed
+from delegate.backend.aot import RegionFailed
 from delegate.backends.gpu.cuda.runtime.library import CudaTarget, one_line
 from delegate.errors import DelegateError, LoweringError
 

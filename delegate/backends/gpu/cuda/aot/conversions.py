@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Region
+from delegate.backend.aot import Region
 from delegate.backends.gpu.cuda.aot import rounding
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.edge.program import META_VALUE

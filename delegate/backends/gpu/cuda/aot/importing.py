@@ -18,7 +18,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from delegate.backends.aot import RegionRefused
+from delegate.backend.aot import RegionRefused
 from delegate.backends.gpu.cuda.aot import rounding
 from delegate.backends.gpu.cuda.aot.conversions import CONVERSIONS
 from delegate.backends.gpu.cuda.aot.operators import TABLE

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import Check, Lowering, LoweringTable, anything, first_result_only, no_nan, one_index
-from delegate.backends.resizing import keeps_operator
+from delegate.backend.lowering import Check, Lowering, LoweringTable, anything, first_result_only, no_nan, one_index
+from delegate.backend.resizing import keeps_operator
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

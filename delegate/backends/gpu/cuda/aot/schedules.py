@@ -29,7 +29,7 @@ from tvm.s_tir.dlight.gpu.matmul import (
     get_reduction_blocks,
 )
 
-from delegate.backends.aot import RegionFailed
+from delegate.backend.aot import RegionFailed
 from delegate.backends.gpu.cuda.aot.wmma import TILE, Intrinsics, intrinsics
 from delegate.backends.gpu.cuda.runtime import library
 from delegate.backends.gpu.cuda.runtime.library import CudaTarget

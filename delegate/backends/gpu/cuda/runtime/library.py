@@ -11,7 +11,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from delegate.backends.info import Availability
+from delegate.backend.info import Availability
 from delegate.errors import BackendUnavailable
 
 INSTALL = "pip install 'delegate[cuda]'"

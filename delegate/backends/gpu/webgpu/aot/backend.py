@@ -9,18 +9,18 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
-from delegate.backends import aot
-from delegate.backends.aot import PreprocessResult, Region
+from delegate.backend import aot
+from delegate.backend.aot import PreprocessResult, Region
+from delegate.backend.inexact import Nan, keeps_nan, nan_notes, reads_floats
+from delegate.backend.special_values import EXTREMES, PASSING, keeps_infinity
 from delegate.backends.gpu.webgpu.aot.operators import LIMITS, OPERATORS
 from delegate.backends.gpu.webgpu.deviations import DEVIATIONS
 from delegate.backends.gpu.webgpu.runtime import provider
-from delegate.backends.inexact import Nan, keeps_nan, nan_notes, reads_floats
 from delegate.backends.onnx.aot.backend import OnnxBackend, provider_code
 from delegate.backends.onnx.aot.model import ExportedModel
 from delegate.backends.onnx.aot.translations import MOVES, table_of
 from delegate.backends.onnx.runtime.blob import pack
 from delegate.backends.onnx.runtime.provider import Provider
-from delegate.backends.special_values import EXTREMES, PASSING, keeps_infinity
 from delegate.edge.node import op_name, tensors
 from delegate.errors import BackendUnavailable
 from delegate.verdict import Reason, Verdict, no

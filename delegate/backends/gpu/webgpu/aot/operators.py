@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.fx import Node
 
+from delegate.backend.lowering import every
 from delegate.backends.gpu.webgpu.deviations import LARGE_ARGUMENTS, LOST_INDICES
-from delegate.backends.lowering import every
 from delegate.backends.onnx.aot.translations import Operators
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.info import Availability
+from delegate.backend.info import Availability
 from delegate.backends.onnx.runtime.blob import OnnxModel
 from delegate.backends.onnx.runtime.device_memory import Copier
 from delegate.backends.onnx.runtime.provider import Provider, device, one_line, register

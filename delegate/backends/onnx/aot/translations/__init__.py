@@ -14,7 +14,7 @@ from operator import attrgetter
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import Check, LoweringTable, every
+from delegate.backend.lowering import Check, LoweringTable, every
 from delegate.backends.onnx.aot.translations import (
     activations,
     elementwise,

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import every, no_nan
+from delegate.backend.lowering import every, no_nan
 from delegate.backends.onnx.aot.translations.elementwise import log1p_series
 from delegate.backends.onnx.aot.translations.row import floating, ints, ops, row, scalar, set_dtype
 from delegate.edge.node import arguments

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, every, no_nan
+from delegate.backend.lowering import anything, every, no_nan
 from delegate.backends.onnx.aot.translations.logic import truth
 from delegate.backends.onnx.aot.translations.row import (
     BOOL,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import anything
+from delegate.backend.lowering import anything
 from delegate.backends.onnx.aot.translations.row import INDICES, axis_of, cast, ints, ops, row, static, take
 from delegate.edge.node import arguments, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no

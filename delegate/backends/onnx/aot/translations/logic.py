@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import anything
+from delegate.backend.lowering import anything
 from delegate.backends.onnx.aot.translations.row import (
     BOOL,
     cast_like,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, every
+from delegate.backend.lowering import anything, every
 from delegate.backends.onnx.aot.translations.row import (
     END,
     floating,

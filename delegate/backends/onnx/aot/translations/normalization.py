@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import every, first_result_only
+from delegate.backend.lowering import every, first_result_only
 from delegate.backends.onnx.aot.translations.row import constant, floating, ints, ops, plain, row, scalar, set_dtype
 from delegate.edge.node import arguments, is_static
 from delegate.verdict import YES, Reason, Verdict, no

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from delegate.backends.lowering import every, first_result_only
+from delegate.backend.lowering import every, first_result_only
 from delegate.backends.onnx.aot.translations.row import (
     constant,
     floating,

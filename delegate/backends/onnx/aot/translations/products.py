@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import every, of_matrices
+from delegate.backend.lowering import every, of_matrices
 from delegate.backends.onnx.aot.translations.row import BOOL, floating, row, same_dtypes
 from delegate.edge.node import arguments, tensors
 from delegate.verdict import YES, Reason, Verdict, no

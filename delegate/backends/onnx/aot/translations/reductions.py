@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from delegate.backends.lowering import anything, every, with_dimensions
+from delegate.backend.lowering import anything, every, with_dimensions
 from delegate.backends.onnx.aot.translations.logic import truth
 from delegate.backends.onnx.aot.translations.row import (
     BOOL,

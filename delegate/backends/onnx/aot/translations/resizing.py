@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import every
-from delegate.backends.onnx.aot.translations.row import cast, floating, ints, multiply_by_weights, ops, row, take
-from delegate.backends.resizing import (
+from delegate.backend.lowering import every
+from delegate.backend.resizing import (
     NEAREST,
     chosen_pixels,
     exact_factors,
@@ -20,6 +19,7 @@ from delegate.backends.resizing import (
     rounds_as_torch,
     scale_size,
 )
+from delegate.backends.onnx.aot.translations.row import cast, floating, ints, multiply_by_weights, ops, row, take
 from delegate.edge.node import is_static, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import Check, Lowering
+from delegate.backend.lowering import Check, Lowering
 from delegate.edge.node import arguments, is_static, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 

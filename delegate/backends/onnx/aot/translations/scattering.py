@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import Check, every, with_dimensions
+from delegate.backend.lowering import Check, every, with_dimensions
 from delegate.backends.onnx.aot.translations.indexing import (
     Indices,
     integer_indices,

@@ -9,8 +9,8 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
-from delegate.backends.aot import RegionRefused
-from delegate.backends.lowering import every, first_result_only, no_nan, with_dimensions
+from delegate.backend.aot import RegionRefused
+from delegate.backend.lowering import every, first_result_only, no_nan, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, extreme, unary
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg, constant, floats

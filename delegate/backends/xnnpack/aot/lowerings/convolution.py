@@ -12,8 +12,8 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
-from delegate.backends.lowering import every
-from delegate.backends.qdq import Coded
+from delegate.backend.lowering import every
+from delegate.backend.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, NWC, Size
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary

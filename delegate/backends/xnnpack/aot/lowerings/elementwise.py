@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import RegionRefused
-from delegate.backends.lowering import every, no_nan
+from delegate.backend.aot import RegionRefused
+from delegate.backend.lowering import every, no_nan
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.shape import same_shape
 from delegate.backends.xnnpack.aot.lowerings.table import (

@@ -12,8 +12,8 @@ from typing import cast
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import RegionRefused
-from delegate.backends.lowering import every, with_dimensions
+from delegate.backend.aot import RegionRefused
+from delegate.backend.lowering import every, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.indexing import Run, concatenate, resize_dim, take, take_every
 from delegate.backends.xnnpack.aot.lowerings.shape import (

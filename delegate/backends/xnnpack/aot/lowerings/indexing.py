@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Size
 from delegate.backends.xnnpack.aot.lowerings.shape import (

@@ -16,8 +16,8 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import ActivationFunctionType as Fused
 from torch.fx import Node
 
-from delegate.backends.qdq import DECODES, QUANTIZE, Coded
-from delegate.backends.quantizable import QuantizedOperator
+from delegate.backend.qdq import DECODES, QUANTIZE, Coded
+from delegate.backend.quantizable import QuantizedOperator
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.coding import integers_of
 from delegate.backends.xnnpack.aot.lowerings.pooling import divides_by_kernel

@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 from torch.fx import Node
 
-from delegate.backends.lowering import every, of_matrices
-from delegate.backends.qdq import Coded
+from delegate.backend.lowering import every, of_matrices
+from delegate.backend.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Order, Size
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, broadcasting

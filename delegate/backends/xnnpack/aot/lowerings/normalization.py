@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import every, first_result_only
+from delegate.backend.lowering import every, first_result_only
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.aot.lowerings.reduction import adds_many, deviation, mean_square, reduce

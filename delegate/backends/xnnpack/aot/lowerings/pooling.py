@@ -10,7 +10,7 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, Size
 from delegate.backends.xnnpack.aot.lowerings.convolution import depthwise, pad_zeros, spatial

@@ -13,8 +13,8 @@ from typing import cast
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import RegionRefused
-from delegate.backends.qdq import (
+from delegate.backend.aot import RegionRefused
+from delegate.backend.qdq import (
     CHOOSES,
     DECODES,
     DECODES_BY,

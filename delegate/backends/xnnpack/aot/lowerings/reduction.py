@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.long_sums import correction_of_mean, is_long, piece_of, reduce_in_stages
-from delegate.backends.lowering import every
+from delegate.backend.long_sums import correction_of_mean, is_long, piece_of, reduce_in_stages
+from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.aot.lowerings.indexing import pad_zeros

@@ -8,8 +8,8 @@ from typing import Any, cast
 import numpy as np
 from torch.fx import Node
 
-from delegate.backends.lowering import every
-from delegate.backends.resizing import NEAREST, factors_of, nearest_pixels, quotient
+from delegate.backend.lowering import every
+from delegate.backend.resizing import NEAREST, factors_of, nearest_pixels, quotient
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, Order

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import RegionRefused
-from delegate.backends.inexact import returns_to_half
-from delegate.backends.lowering import every
+from delegate.backend.aot import RegionRefused
+from delegate.backend.inexact import returns_to_half
+from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Order, Size

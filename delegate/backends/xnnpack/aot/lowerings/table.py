@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from delegate.backends.lowering import LoweringTable
-from delegate.backends.qdq import is_known
+from delegate.backend.lowering import LoweringTable
+from delegate.backend.qdq import is_known
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC
 from delegate.backends.xnnpack.aot.operand import Operand

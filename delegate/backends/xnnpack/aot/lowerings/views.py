@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch.fx import Node
 
-from delegate.backends.lowering import every
+from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Size

@@ -1,7 +1,7 @@
 """AOT halves: one that adds and multiplies, and those in which one method does wrong."""
 
 from broken_plugins.faults import crash, fail, hang, leave, nonsense
-from delegate.backends.aot import Backend, PreprocessResult
+from delegate.backend.aot import Backend, PreprocessResult
 from delegate.verdict import YES, Reason, no
 
 TAKES = {"aten.add.Tensor": "add", "aten.mul.Tensor": "multiply"}

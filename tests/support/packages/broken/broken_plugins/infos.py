@@ -1,7 +1,7 @@
 """What each plugin says of itself: names of its halves tell what is wrong with them."""
 
 from broken_plugins.faults import crash, fail, hang, nonsense
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 
 
 def healthy():

@@ -18,8 +18,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.fx import Node
 
-from delegate.backends.qdq import DECODES
-from delegate.backends.region import Region
+from delegate.backend.qdq import DECODES
+from delegate.backend.region import Region
 from delegate.edge.build import make_like
 from delegate.edge.node import arguments, base_name, op_name, results_used, tensor
 

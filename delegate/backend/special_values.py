@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from torch.fx import Node
 
-from delegate.backends.region import Region
+from delegate.backend.region import Region
 from delegate.edge.node import op_name, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 

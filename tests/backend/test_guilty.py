@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.fx import Graph, Node
 
-from delegate.backends.aot import PreprocessResult, Region, RegionFailed
-from delegate.backends.guilty import Minimization, OutOfTime, Unit, failing_nodes, find_guilty, nodes_of, units_of
+from delegate.backend.aot import PreprocessResult, Region, RegionFailed
+from delegate.backend.guilty import Minimization, OutOfTime, Unit, failing_nodes, find_guilty, nodes_of, units_of
 from delegate.edge.node import op_name
 
 

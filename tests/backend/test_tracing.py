@@ -12,8 +12,8 @@ from torch.export import Dim
 from torch.fx import Node
 
 import delegate
-from delegate.backends.lowering import Lowering, LoweringTable, anything
-from delegate.backends.tracing import Recorded, Recorder, TracingBackend
+from delegate.backend.lowering import Lowering, LoweringTable, anything
+from delegate.backend.tracing import Recorded, Recorder, TracingBackend
 from delegate.edge.node import op_name
 from delegate.runtime.backend import Array, Delegate, TensorType
 from delegate.runtime.blob_format import BlobFormat
@@ -99,9 +99,9 @@ def traced(site: Site) -> None:
     site.module(
         "traced_plugin",
         """
-        from delegate.backends.info import Availability, BackendInfo
-        INFO = BackendInfo("traced", "Replays", "tests.backends.test_tracing:Traced",
-                           "tests.backends.test_tracing:Runtime", lambda: Availability(True), "pip install traced")
+        from delegate.backend.info import Availability, BackendInfo
+        INFO = BackendInfo("traced", "Replays", "tests.backend.test_tracing:Traced",
+                           "tests.backend.test_tracing:Runtime", lambda: Availability(True), "pip install traced")
         """,
     )
     site.distribution("traced-dist", "1.0", {"traced": "traced_plugin:INFO"})

@@ -20,11 +20,11 @@ from torch import nn
 from torch.export import Dim
 
 import delegate
-from delegate.backends import compiler_process
-from delegate.backends.info import Availability, BackendInfo
-from delegate.backends.region import content_of
-from delegate.backends.selected import SelectedBackend
-from delegate.backends.transfer import pack, unpack_region
+from delegate.backend import compiler_process
+from delegate.backend.info import Availability, BackendInfo
+from delegate.backend.region import content_of
+from delegate.backend.selected import SelectedBackend
+from delegate.backend.transfer import pack, unpack_region
 from delegate.compile import explain
 from delegate.errors import BackendUnavailable, LoweringError
 from delegate.partitioner.partitioner import CapabilityPartitioner
@@ -37,7 +37,7 @@ from tests.support.sampling import only
 # Adds in the process of the compiler, and ends it in a way of its own at what else it takes.
 ENDS = """
 import ctypes, os, socket, time
-from delegate.backends.aot import Backend, PreprocessResult
+from delegate.backend.aot import Backend, PreprocessResult
 from delegate.verdict import YES, Reason, no
 
 def chatter():

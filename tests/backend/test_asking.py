@@ -10,13 +10,13 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.export import Dim
 
-from delegate.backends.aot import Options, PreprocessResult, Region
-from delegate.backends.asking import AskingBackend
-from delegate.backends.compiler_process import AotPart
-from delegate.backends.exported import exported_program
-from delegate.backends.isolated import IsolatedBackend, Outcomes
-from delegate.backends.region import one_node_region
-from delegate.backends.selected import SelectedBackend
+from delegate.backend.aot import Options, PreprocessResult, Region
+from delegate.backend.asking import AskingBackend
+from delegate.backend.compiler_process import AotPart
+from delegate.backend.exported import exported_program
+from delegate.backend.isolated import IsolatedBackend, Outcomes
+from delegate.backend.region import one_node_region
+from delegate.backend.selected import SelectedBackend
 from delegate.edge.export import to_edge
 from delegate.edge.node import is_compute, overload
 from delegate.verdict import YES, Reason, Verdict, no

@@ -20,7 +20,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from torch.fx import Graph, Node
 from torch.fx.experimental import symbolic_shapes
 
-from delegate.backends.aot import (
+from delegate.backend.aot import (
     Backend,
     Claim,
     Options,
@@ -32,11 +32,11 @@ from delegate.backends.aot import (
     Reproduction,
     plain,
 )
-from delegate.backends.decomposition import DecompositionPolicy
-from delegate.backends.deviations import Deviation
-from delegate.backends.isolated import IsolatedBackend
-from delegate.backends.region import SIZE_DECIDED
-from delegate.backends.state import BackendState
+from delegate.backend.decomposition import DecompositionPolicy
+from delegate.backend.deviations import Deviation
+from delegate.backend.isolated import IsolatedBackend
+from delegate.backend.region import SIZE_DECIDED
+from delegate.backend.state import BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
 from delegate.common.interrupts import interruptible, raise_handler_error
 from delegate.edge.control_flow import is_control_flow
@@ -400,7 +400,7 @@ def _require_claim(claim: object, node: Node, backend: str) -> None:
     """Raise PartitionError unless a backend's answer about a node is a claim of it and of others in its graph."""
     if isinstance(claim, Claim) and node in claim.nodes and all(n.graph is node.graph for n in claim.nodes):
         return
-    remedy = f"return delegate.backends.aot.Claims of nodes of the graph, including the queried node: {AUTHOR}"
+    remedy = f"return delegate.backend.aot.Claims of nodes of the graph, including the queried node: {AUTHOR}"
     raise PartitionError(f"backend {backend} claims {reprlib.repr(claim)}", where=describe(node), remedy=remedy)
 
 

@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch.fx import Node
 
-from delegate.backends.deviations import Deviation, Handling
+from delegate.backend.deviations import Deviation, Handling
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

@@ -46,7 +46,7 @@ class BackendInfo:
     Args:
         name: the name that users write, e.g. "xnnpack"; also the entry point's name.
         description: one line.
-        aot: "package.module:Class" of the AOT part, a subclass of `delegate.backends.aot.Backend`.
+        aot: "package.module:Class" of the AOT part, a subclass of `delegate.backend.aot.Backend`.
         runtime: "package.module:Class" of the runtime part, a subclass of `delegate.runtime.backend.BackendRuntime`.
         probe: returns the availability; imports the vendor library, catches its absence, never raises.
         install: the exact command that installs missing libraries.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Backend, Claim
+from delegate.backend.aot import Backend, Claim
 from delegate.edge.build import leaves
 from delegate.edge.node import SYMBOLIC, arguments, op_name, overload, results_used, tensors
 from delegate.edge.program import META_VALUE

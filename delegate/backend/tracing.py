@@ -18,10 +18,10 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
-from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backends.exported import plain_graph
-from delegate.backends.lowering import Lowering, Pattern, TableBackend, of_dtypes
-from delegate.backends.region import SIZE_DECIDED
+from delegate.backend.aot import ClaimedPattern, PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backend.exported import plain_graph
+from delegate.backend.lowering import Lowering, Pattern, TableBackend, of_dtypes
+from delegate.backend.region import SIZE_DECIDED
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import arguments, dtype_of, op_name, size, tensor, tensors
 from delegate.edge.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND, OpOverload, elementwise_dtypes

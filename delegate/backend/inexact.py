@@ -29,8 +29,8 @@ import torch
 from pydantic import Field
 from torch.fx import Node
 
-from delegate.backends.region import Region
-from delegate.backends.special_values import find_test
+from delegate.backend.region import Region
+from delegate.backend.special_values import find_test
 from delegate.edge.node import arguments, base_name, is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 

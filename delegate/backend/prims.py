@@ -8,9 +8,9 @@ from dataclasses import replace
 from torch.fx import GraphModule, Node
 from torch.nn import Module
 
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.asking import AskingBackend
-from delegate.backends.tracing import TracingBackend
+from delegate.backend.aot import PreprocessResult, Region, RegionRefused
+from delegate.backend.asking import AskingBackend
+from delegate.backend.tracing import TracingBackend
 from delegate.edge.graphs import inline_numbers, outline_numbers
 from delegate.edge.node import is_compute, op_name
 from delegate.edge.prims import PrimsDecomposer, broadcast_scalars, is_prim

@@ -17,10 +17,10 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 import delegate
-from delegate.backends.aot import PreprocessResult, Region, RegionRefused
-from delegate.backends.exported import plain_graph
-from delegate.backends.lowering import LoweringTable
-from delegate.backends.prims import PrimsBackend
+from delegate.backend.aot import PreprocessResult, Region, RegionRefused
+from delegate.backend.exported import plain_graph
+from delegate.backend.lowering import LoweringTable
+from delegate.backend.prims import PrimsBackend
 from delegate.edge.node import is_number, op_name, tensor
 from delegate.edge.verifier import PRIMS
 from delegate.errors import DialectError
@@ -94,8 +94,8 @@ def seen(site: Site) -> type[Seen]:
     site.module(
         "seen_plugin",
         """
-        from delegate.backends.info import Availability, BackendInfo
-        INFO = BackendInfo("seen", "Keeps regions", "tests.backends.test_prims:Seen",
+        from delegate.backend.info import Availability, BackendInfo
+        INFO = BackendInfo("seen", "Keeps regions", "tests.backend.test_prims:Seen",
                            "delegate.runtime.backend:BackendRuntime", lambda: Availability(True), "pip install seen")
         """,
     )

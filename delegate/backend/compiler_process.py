@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
-from delegate.backends.transfer import (
+from delegate.backend.transfer import (
     MAKE,
     Packed,
     decode_claims,
@@ -150,7 +150,7 @@ class _Compiler:
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
         try:
-            self.process = Process("delegate.backends.compiler_worker:questions", *paths, idle_limit=_IDLE_LIMIT)
+            self.process = Process("delegate.backend.compiler_worker:questions", *paths, idle_limit=_IDLE_LIMIT)
         except OSError as error:
             raise CannotIsolate(f"no process can be started for a compiler: {one_line(error)}") from error
         self.stamps: dict[str, str] = {}  # module of an AOT part that it has imported -> `_stamp` at that time

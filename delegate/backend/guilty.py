@@ -16,7 +16,7 @@ from itertools import chain
 
 from torch.fx import Node
 
-from delegate.backends.aot import ClaimedPattern, PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backend.aot import ClaimedPattern, PreprocessResult, Region, RegionFailed, RegionRefused
 
 MAX_TESTS = 32  # parts that are tested; after them, all remaining units are guilty
 _MARGIN = 0.8  # share of the allowed noise that the remaining units may have, since causes are not quite independent

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delegate.backends.info import BackendAlias, BackendInfo
-from delegate.backends.state import BackendState, found, from_json, probed
+from delegate.backend.info import BackendAlias, BackendInfo
+from delegate.backend.state import BackendState, found, from_json, probed
 from delegate.errors import BackendNotFound, did_you_mean
 from delegate.plugins import IN_PROCESS, NAME, Plugin, PluginState
 

@@ -23,8 +23,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import delegate.edge.operators  # noqa: F401  registers quantized_decomposed, and operators of ours
 from delegate import errors
-from delegate.backends.aot import Claim, PreprocessResult, RegionFailed, RegionGivenUp, RegionRefused
-from delegate.backends.region import ClaimedPattern, Region
+from delegate.backend.aot import Claim, PreprocessResult, RegionFailed, RegionGivenUp, RegionRefused
+from delegate.backend.region import ClaimedPattern, Region
 from delegate.common.field_checks import count, flag, items, mapping, text, texts
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import (

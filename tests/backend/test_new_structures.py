@@ -12,8 +12,8 @@ from torch import nn
 from torch.fx import Graph
 
 import delegate
-from delegate.backends import compiler_process, isolated
-from delegate.backends.isolated import WHOLE, Outcome, Outcomes
+from delegate.backend import compiler_process, isolated
+from delegate.backend.isolated import WHOLE, Outcome, Outcomes
 from delegate.cache.runtime.environment import code_of, versions_of
 from delegate.cache.runtime.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
@@ -29,7 +29,7 @@ from tests.support.sampling import only
 HALVES = """
 import ctypes, os, time
 import numpy as np
-from delegate.backends.aot import Backend, Options, PreprocessResult
+from delegate.backend.aot import Backend, Options, PreprocessResult
 from delegate.runtime.backend import BackendRuntime, Delegate
 from delegate.verdict import YES, Reason, no
 
@@ -175,7 +175,7 @@ class Choice(Options):
 Aot.Options = Choice
 """
 INFO = """
-from delegate.backends.info import Availability, BackendInfo
+from delegate.backend.info import Availability, BackendInfo
 
 def info(name, aot, version="1.0"):
     return BackendInfo(name, "", f"ends_halves:{aot}", "ends_halves:Runtime",

@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from delegate.backends.aot import Backend, RegionFailed, RegionRefused
-from delegate.backends.region import Region, one_node_region
+from delegate.backend.aot import Backend, RegionFailed, RegionRefused
+from delegate.backend.region import Region, one_node_region
 from delegate.edge.node import tensors
 from delegate.verdict import Reason, Verdict, no
 

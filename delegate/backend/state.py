@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from delegate.backends.info import Availability, BackendAlias, BackendInfo
+from delegate.backend.info import Availability, BackendAlias, BackendInfo
 from delegate.common import vendor_output
 from delegate.common.field_checks import count, mapping, text, texts
 from delegate.common.interrupts import interruptible, raise_handler_error
@@ -16,8 +16,8 @@ from delegate.errors import BackendUnavailable
 from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugin, import_plugin, load_object, one_line
 
 # The base class of each part by name: naming it keeps torch out of this module.
-_BASES = {"aot": ("delegate.backends.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
-_OPTIONS = ("delegate.backends.aot", "Options")
+_BASES = {"aot": ("delegate.backend.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
+_OPTIONS = ("delegate.backend.aot", "Options")
 _PART = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 # Packages that AOT parts import -> the extra that installs them.
 _AOT_NEEDS = {"torch": "aot", "pydantic": "aot", "yaml": "aot", "onnx": "onnx", "onnxscript": "onnx"}

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from delegate.backends.qdq import (
+from delegate.backend.qdq import (
     CHOOSES,
     DECODES,
     DEQUANTIZE,
@@ -24,7 +24,7 @@ from delegate.backends.qdq import (
     find_scaled_product,
     is_known,
 )
-from delegate.backends.quantizable import FUSES
+from delegate.backend.quantizable import FUSES
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch.fx import Graph, Node
 
-from delegate.backends import compiler_process
-from delegate.backends.aot import Claim, PreprocessResult, Region, RegionCrashed, RegionGivenUp
-from delegate.backends.compiler_process import AotPart, CannotIsolate, Replies
-from delegate.backends.region import graph_structure
-from delegate.backends.state import BackendState
-from delegate.backends.transfer import MAKE
+from delegate.backend import compiler_process
+from delegate.backend.aot import Claim, PreprocessResult, Region, RegionCrashed, RegionGivenUp
+from delegate.backend.compiler_process import AotPart, CannotIsolate, Replies
+from delegate.backend.region import graph_structure
+from delegate.backend.state import BackendState
+from delegate.backend.transfer import MAKE
 from delegate.cache.runtime.store import Entry, Store
 from delegate.common.field_checks import amount, count, items, text
 from delegate.edge.control_flow import is_control_flow

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from torch.fx import Node
 
-from delegate.backends.aot import PreprocessResult, Region
-from delegate.backends.compiler_process import AotPart
-from delegate.backends.selected import SelectedBackend
-from delegate.backends.state import BackendState
-from delegate.backends.transfer import (
+from delegate.backend.aot import PreprocessResult, Region
+from delegate.backend.compiler_process import AotPart
+from delegate.backend.selected import SelectedBackend
+from delegate.backend.state import BackendState
+from delegate.backend.transfer import (
     MAKE,
     SENT_ERRORS,
     encode_claims,

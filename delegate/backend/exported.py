@@ -22,7 +22,7 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node, Proxy
 from torch.fx.node import map_aggregate
 
-from delegate.backends.aot import Region, RegionRefused
+from delegate.backend.aot import Region, RegionRefused
 from delegate.edge.graphs import extract_graph
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.program import META_VALUE

@@ -12,9 +12,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch.fx import Node
 
-from delegate.backends.deviations import Deviation
-from delegate.backends.quantizable import QuantizationScheme
-from delegate.backends.region import ClaimedPattern, Region
+from delegate.backend.deviations import Deviation
+from delegate.backend.quantizable import QuantizationScheme
+from delegate.backend.region import ClaimedPattern, Region
 from delegate.cache.runtime.environment import host_features
 from delegate.common.field_checks import expect, is_texts
 from delegate.verdict import YES, Verdict
@@ -165,7 +165,7 @@ class Backend(ABC):
     """The AOT part of a backend. One object serves one `to_backend` call.
 
     - `__init__` raises BackendUnavailable if the options require something that this machine lacks.
-    - A backend with a table of lowerings subclasses `delegate.backends.lowering.TableBackend` instead.
+    - A backend with a table of lowerings subclasses `delegate.backend.lowering.TableBackend` instead.
 
     Attributes:
         deviations: where results of the library differ from torch, each difference in one row.

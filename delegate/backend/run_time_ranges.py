@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from delegate.backends.aot import Claim, Region
-from delegate.backends.qdq import chain
-from delegate.backends.quantized_layers import decodes_to_float32
+from delegate.backend.aot import Claim, Region
+from delegate.backend.qdq import chain
+from delegate.backend.quantized_layers import decodes_to_float32
 from delegate.edge.build import make_like
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import Reason, Verdict, no

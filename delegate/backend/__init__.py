@@ -1,0 +1,1 @@
+"""What the author of a backend builds on: its description, its two parts, lowering tables, regions and checks."""

@@ -1,0 +1,1 @@
+"""Tests of what the author of a backend builds on."""
