@@ -5,7 +5,7 @@ returns the answers so far, and how the process ended.
 
 - `query(part, question, subject, names, limit)` sends a question about a graph or a region, and waits for the answers.
 - The question is a key of `DECODERS`: "check", "claims", "preprocess", ... Each named node gets one answer.
-- `compiler_worker.main` is what the other process runs. `transfer` has the form of the messages.
+- `compiler_worker.questions` is what the other process answers. `transfer` has the form of the messages.
 - The subject is sent as a pickle, with tensors in shared memory. Answers are JSON and bytes, and are never unpickled.
 - A process serves any backend. It waits for later queries, and ends after a minute without one.
 """

@@ -12,15 +12,18 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO, TypeVar
 
 from delegate.processes.limits import Clock
 from delegate.program.segments import align
 
+T = TypeVar("T")
+
 _LENGTH = struct.Struct("=Q")
-_TICK = struct.pack("@ll", 0, 100_000)  # a tenth of a second, as setsockopt takes it; see `Channel._receive_some`
+_TICK = struct.pack("@ll", 0, 100_000)  # a tenth of a second, as setsockopt takes it; see `Channel._wait`
 _MAX_MESSAGE = 1 << 26  # bytes: JSON alone, since large data goes by file
+_MAX_READ = 1 << 16  # bytes at a time
 _MAX_FILES = 2  # of a message
 
 
@@ -32,7 +35,7 @@ class Channel:
     """
 
     def __init__(self, end: socket.socket) -> None:
-        self._end = end
+        self._end, self._unread = end, b""
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
 
     def send(self, message: Any, files: Sequence[int] = ()) -> None:
@@ -54,51 +57,50 @@ class Channel:
             EOFError: the other end was closed.
             ValueError, RecursionError: the message is invalid.
         """
-        return self._receive_body(self._receive_exactly(_LENGTH.size, clock), clock)
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, clock))
+        if length > _MAX_MESSAGE:
+            raise ValueError(f"a message of {length} bytes")
+        return json.loads(self._read(length, clock))
 
     def receive_with_files(self, clock: Clock | None = None) -> tuple[Any, list[int]]:
-        """Return the next message, and descriptors of the files that came with it; raises as `receive`."""
-        while True:
-            try:
-                head, files, _, _ = socket.recv_fds(self._end, _LENGTH.size, _MAX_FILES)
-                break
-            except BlockingIOError:
-                _require_time(clock)
-        rest = self._receive_exactly(_LENGTH.size - len(head), clock)
-        return self._receive_body(head + rest, clock), files
+        """Return the next message, which the other end sends after the last answer, and descriptors of its files.
+
+        Raises:
+            OSError, EOFError, ValueError: see `receive`.
+        """
+        self._unread, files, _, _ = self._wait(lambda: socket.recv_fds(self._end, _MAX_READ, _MAX_FILES), clock)
+        if not self._unread:
+            raise _ended()
+        return self.receive(clock), files
 
     def close(self) -> None:
         """Close this end; the other one reads the end of the stream."""
         self._end.close()
 
-    def _receive_body(self, head: bytes, clock: Clock | None) -> Any:
-        (length,) = _LENGTH.unpack(head)
-        if length > _MAX_MESSAGE:
-            raise ValueError(f"a message of {length} bytes")
-        return json.loads(self._receive_exactly(length, clock))
+    def _read(self, length: int, clock: Clock | None) -> bytes:
+        """Return so many bytes, of which some may have been received with earlier ones."""
+        parts, missing = [self._unread], length - len(self._unread)
+        while missing > 0:
+            parts.append(self._wait(lambda: self._end.recv(_MAX_READ), clock))
+            missing -= len(parts[-1])
+            if not parts[-1]:
+                raise _ended()
+        data = b"".join(parts)
+        self._unread = data[length:]
+        return data[:length]
 
-    def _receive_exactly(self, length: int, clock: Clock | None) -> bytes:
-        parts = []
-        while length:
-            part = self._receive_some(min(length, 1 << 20), clock)
-            if not part:
-                raise EOFError("the other process closed the connection")
-            parts.append(part)
-            length -= len(part)
-        return b"".join(parts)
-
-    def _receive_some(self, most: int, clock: Clock | None) -> bytes:
-        """Return the next bytes. An interrupt right before the wait does not end it; it is noticed a tick later."""
+    def _wait(self, receive: Callable[[], T], clock: Clock | None) -> T:
+        """Return what is received. An interrupt right before the wait does not end it; it is noticed a tick later."""
         while True:
             try:
-                return self._end.recv(most)
+                return receive()
             except BlockingIOError:
-                _require_time(clock)
+                if clock is not None and clock.left <= 0:
+                    raise TimeoutError from None
 
 
-def _require_time(clock: Clock | None) -> None:
-    if clock is not None and clock.left <= 0:
-        raise TimeoutError
+def _ended() -> EOFError:
+    return EOFError("the other process closed the connection")
 
 
 def open_shared_file(size: int) -> BinaryIO:

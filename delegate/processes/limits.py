@@ -30,13 +30,16 @@ class Clock:
     def __init__(self, pid: int, limit: float, most: float = math.inf) -> None:
         self.limit = limit
         self._pid, self._most = pid, most
-        self._begun, self._waited = time.monotonic(), waiting_seconds(pid)
+        self._begun, self._waited = time.monotonic(), waiting_seconds(pid) if most > limit else 0.0
 
     @property
     def left(self) -> float:
         """Return the remaining seconds; 0 or less if the time is up."""
-        idle = min(waiting_seconds(self._pid) - self._waited, (PATIENCE - 1) * self.limit)
-        return min(self.limit + idle, self._most) - (time.monotonic() - self._begun)
+        total = self._most
+        if self._most > self.limit:
+            idle = min(waiting_seconds(self._pid) - self._waited, (PATIENCE - 1) * self.limit)
+            total = min(self.limit + idle, self._most)
+        return total - (time.monotonic() - self._begun)
 
 
 def waiting_seconds(pid: int) -> float:

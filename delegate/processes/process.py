@@ -60,6 +60,10 @@ class Process:
             to stderr.
         idle_limit: seconds without a question after which it ends; None: it stays.
 
+    Attributes:
+        process: The process itself.
+        has_ended: True if it was ended here, by `end` or because it gave no answer.
+
     Raises:
         OSError: it cannot be started here.
     """
@@ -69,7 +73,7 @@ class Process:
             raise OSError("separate processes require POSIX")
         if not sys.executable:
             raise OSError("Python does not report the path of its executable")
-        self._owner, self._is_ready = os.getpid(), False
+        self._owner, self._is_ready, self.has_ended = os.getpid(), False, False
         with contextlib.ExitStack() as held, contextlib.ExitStack() as passed:
             own, end = socket.socketpair()
             passed.enter_context(end)
@@ -94,7 +98,7 @@ class Process:
     @property
     def is_running(self) -> bool:
         """Return true if it can be asked, by this process and not by a fork of it."""
-        return self._finalizer.alive and os.getpid() == self._owner and self.process.poll() is None
+        return not self.has_ended and os.getpid() == self._owner and self.process.poll() is None
 
     def ask(self, question: str, message: Any = None, files: Sequence[int] = (), limit: float | None = None) -> Any:
         """Send a question and return its answer; see `send` and `receive`.
@@ -181,6 +185,7 @@ class Process:
 
     def end(self) -> None:
         """Kill it and what it started."""
+        self.has_ended = True
         self._finalizer()
 
     def _fail(self, ending: str = "", *, was_taken: bool = True, is_late: bool = False) -> ProcessEnded:

@@ -121,7 +121,7 @@ class IsolatedDelegate(Delegate):
         with self._host.lock.hold(), _translate_end():
             try:
                 if self._process is not None and self._process.is_running:
-                    self._process.ask("close", self._number, limit=limit)
+                    self._ask("close", self._number, limit=limit)
             except ProcessEnded as end:
                 if end.was_taken:  # else the delegate has ended with its process
                     raise
@@ -138,6 +138,13 @@ class IsolatedDelegate(Delegate):
                     raise
                 work()
 
+    def _ask(self, question: str, message: Any, files: Sequence[int] = (), limit: float | None = None) -> Any:
+        """Return the answer of the process, at most after the seconds of a limit or else of the program's."""
+        assert self._process is not None
+        limit = self._host.limit if limit is None else limit
+        self._process.send(question, message, files)
+        return self._process.receive(None if limit is None else self._process.clock(limit, most=limit))
+
     def _open(self) -> None:
         self._process, self._shapes, self._memory = self._host.process(), None, None
         try:
@@ -146,33 +153,31 @@ class IsolatedDelegate(Delegate):
             raise _unavailable(one_line(error)) from error
         with file:
             request = {**self._request, "sizes": [part.nbytes for part in self._parts]}
-            self._number = int(self._process.ask("open", request, (file.fileno(),), self._host.limit))
+            self._number = int(self._ask("open", request, (file.fileno(),)))
 
     def _prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
-        if self._process is None or not self._process.is_running:
+        if self._process is None or self._process.has_ended:
             self._open()
-        assert self._process is not None
         tensors = Tensors([*inputs, *outputs])
         message = [self._number, len(inputs), tensors.to_json()]
         memory, self._memory, self._shapes = self._memory, None, None  # unknown until the other side has it, too
         if memory is None or len(memory) < tensors.size:
             with _shared_memory(tensors.size) as file:
                 memory = mmap.mmap(file.fileno(), tensors.size)
-                self._process.ask("prepare", message, (file.fileno(),), self._host.limit)
+                self._ask("prepare", message, (file.fileno(),))
         else:
-            self._process.ask("prepare", message, (), self._host.limit)
+            self._ask("prepare", message)
         arrays = tensors.arrays(memory)
         self._inputs, self._outputs = arrays[: len(inputs)], arrays[len(inputs) :]
         self._memory, self._shapes = memory, [shape for shape, _ in tensors.types]
 
     def _execute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        is_ready = self._process is not None and self._process.is_running
+        is_ready = self._process is not None and not self._process.has_ended
         if not is_ready or [a.shape for a in (*inputs, *outputs)] != self._shapes:
             self._prepare(*([TensorType(a.shape, a.dtype) for a in arrays] for arrays in (inputs, outputs)))
-        assert self._process is not None
         for own, array in zip(self._inputs, inputs, strict=True):
             own[...] = array
-        self._process.ask("execute", self._number, limit=self._host.limit)
+        self._ask("execute", self._number)
         for array, own in zip(outputs, self._outputs, strict=True):
             array[...] = own
 
