@@ -159,7 +159,7 @@ ON_XNNPACK: dict[str, tuple[dict[str, int], dict[str, int]]] = {
     "structures": ({"runs": 2}, {"runs": 2}),
     "tied weights": (
         {"operator": 7, "runs": 2},
-        {"operator": 23, "runs": 23, "dtype": 4, "inaccurate": 2, "attribute": 1, "dynamic_shape": 5, "too_small": 1},
+        {"operator": 25, "runs": 23, "dtype": 4, "inaccurate": 2, "dynamic_shape": 4, "too_small": 1},
     ),
     "complex": ({"operator": 6, "dtype": 2}, {"operator": 6, "dtype": 2}),
     "views": ({"too_small": 6}, {"too_small": 6}),

@@ -52,7 +52,7 @@ ON_XNNPACK: dict[str, dict[str, int]] = {
     "group norm": {"operator": 2, "runs": 59, "attribute": 1},
     "transposed": {"non_constant": 2, "runs": 2, "operator": 2},
     "depthwise": {"non_constant": 2, "runs": 4, "operator": 3, "inaccurate": 1},
-    "attention": {"operator": 7, "runs": 54, "non_constant": 1},
+    "attention": {"operator": 6, "runs": 54, "non_constant": 1, "attribute": 1},
     "softmax": {"runs": 13},
 }
 

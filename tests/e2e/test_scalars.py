@@ -50,7 +50,7 @@ REFUSED = {
     **{n: (f"aten.{n}.default",) for n in ("argmax", "cumprod", "cumsum", "flip", "gather", "index_select", "prelu")},
     **{n: (f"aten.{n}.default",) for n in ("sort", "topk")},
     **{n: (f"aten.{n}.dim",) for n in ("max", "median")},
-    "index_fill": ("aten.mul.Tensor", "aten.unsqueeze.default"),
+    "index_fill": ("aten.index_put.default", "aten.squeeze.dims"),
     "prod": ("aten.prod.dim_int",),
     "scatter": ("aten.scatter.value",),
     "softmax": ("aten._softmax.default", "aten._log_softmax.default"),

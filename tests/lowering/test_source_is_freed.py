@@ -169,5 +169,5 @@ def test_a_quantized_model_is_debugged_with_the_layers_that_it_has(tmp_path: Pat
     model = export(layers())
     program = delegate.to_backend(model, verify=(X,), cache=False, **REQUESTS["layers kept in float"])
     diagnosis = program.debug((100 * X,))
-    assert [row.name for row in diagnosis.layers] == [row.node for row in program.report.layers]
+    assert [row.node for row in diagnosis.layers] == [row.node for row in program.report.layers]
     assert {f.place for f in diagnosis.faults} <= {"the quantization"}

@@ -35,17 +35,17 @@ SAMPLES = 4  # of a family in the default run
 EXPECTED: dict[str, dict[str, dict[str, int]]] = {
     "xnnpack": {
         "pools": {"runs": 8, "operator": 3},
-        "pads": {"runs": 3, "refused": 1},
+        "pads": {"runs": 25, "refused": 1, "operator": 2, "border": 1},
         "programs": {"runs": 19},
     },
     "dsp": {
         "pools": {"runs": 9, "dtype": 1, "rank": 1},
-        "pads": {"runs": 4},
+        "pads": {"runs": 18, "operator": 1},
         "programs": {"runs": 22},
     },
     "webgpu": {
         "pools": {"runs": 10, "dtype": 1},
-        "pads": {"runs": 4},
+        "pads": {"runs": 3, "refused": 1},
         "programs": {"runs": 19},
     },
     "cuda": {
