@@ -78,8 +78,8 @@ def test_the_help_imports_commands_of_other_packages_alone(tmp_path):
 @pytest.mark.parametrize(
     ("backend", "packages", "libraries"),
     [
-        ("portable", {"delegate.backends", "delegate.cache"}, set()),
-        ("xnnpack", {"delegate.backends"}, {"ai_edge_litert"}),
+        ("portable", {"delegate.backend", "delegate.cache"}, set()),
+        ("xnnpack", {"delegate.backend", "delegate.backends"}, {"ai_edge_litert"}),
     ],
 )
 def test_run_imports_what_runs_programs_alone(backend, packages, libraries, tmp_path):

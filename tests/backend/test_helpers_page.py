@@ -21,7 +21,7 @@ TEXT = next((Path(__file__).parents[2] / "docs").rglob("backend-aot.md")).read_t
 HELPERS = re.findall(r"^\| `(delegate\.\S+)` \|", TEXT, re.MULTILINE)
 CLASSES = [
     f"delegate.{package}.{name}"
-    for package, column in (("backends", "| support"), ("runtime", "| job"))
+    for package, column in (("backend", "| support"), ("runtime", "| job"))
     for rows in re.findall(rf"class {re.escape(column)}.*?\n\|---.*?\n(.*?)\n\n", TEXT, re.DOTALL)
     for row in rows.splitlines()
     for name in re.findall(r"`(\w+\.\w+)`", row.split("|")[1])
