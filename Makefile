@@ -26,8 +26,8 @@ full: $(READY)
 test test-all: export PYTHONDONTWRITEBYTECODE = 1
 test: $(READY)
 	$(PYTHON) -m compileall -q -j 0 delegate plugins
-	$(PYTHON) -m pytest -n 3 --dist worksteal --sample 2
-	$(PYTHON) -m pytest -n 3 --dist worksteal --sample 2 plugins
+	$(PYTHON) -m pytest -n 3 --dist worksteal --sample 1
+	$(PYTHON) -m pytest -n 3 --dist worksteal --sample 1 plugins
 test-all: $(READY)
 	$(PYTHON) -m compileall -q -j 0 delegate plugins
 	$(PYTHON) -m pytest -n 3 --dist worksteal

@@ -142,6 +142,7 @@ def _hides(handler: ast.ExceptHandler) -> bool:
     return not raises and bool(names & FAILURES)
 
 
+@pytest.mark.extended
 def test_no_assertion_is_weak() -> None:
     lines = {str(p.relative_to(ROOT)): weak_assertions(p.read_text("utf-8")) for p in modules()}
     assert {name: lines for name, lines in lines.items() if lines} == {}

@@ -37,6 +37,7 @@ def test_listing_imports_nothing(site: Site) -> None:
     assert "explosive_plugin" not in sys.modules
 
 
+@pytest.mark.extended
 def test_ok(site: Site) -> None:
     site.backend("adder", owner="adder-dist", version="2.1")
     registry = Registry()
@@ -142,6 +143,7 @@ def test_broken(site: Site, name: str) -> None:
     assert registry.state("adder").state is PluginState.OK
 
 
+@pytest.mark.extended
 def test_broken_and_not_asked_for_is_one_warning(site: Site) -> None:
     site.module("bad_plugin", "1 / 0")
     site.distribution("bad-dist", "1.0", {"bad": "bad_plugin:INFO"})

@@ -134,6 +134,7 @@ def _defined(source: str) -> Iterator[str]:
             yield node.id
 
 
+@pytest.mark.extended
 def test_private_names_of_torch_are_in_one_module():
     """`kernels/aten` runs programs, so it may not import `edge`; it has its own."""
     files = [f for f in PRODUCT.rglob("*.py") if not f.is_relative_to(PRODUCT / "kernels" / "aten")]

@@ -150,6 +150,7 @@ def opts_out(package: Path) -> bool:
     return "opt_out" in calls or any(map(opts_out, (*shared, package.parent)))
 
 
+@pytest.mark.extended
 def test_a_library_that_sends_usage_data_is_imported_where_that_is_off():
     wrong = [
         f"{file.relative_to(ROOT)} imports {library}"
@@ -163,6 +164,7 @@ def test_a_library_that_sends_usage_data_is_imported_where_that_is_off():
     assert opts_out((ROOT / CONNECTS).parent)
 
 
+@pytest.mark.extended
 def test_every_library_has_been_audited():
     found = {library for source in _sources().values() for library in imported_libraries(source)}
     assert found == SENDS | SILENT | {"ray"}

@@ -61,6 +61,7 @@ def test_the_line_is_the_users(name: str) -> None:
         assert first <= record.lineno < first + len(lines)
 
 
+@pytest.mark.extended
 def test_no_other_module_calls_warnings() -> None:
     calls = [
         f"{file.relative_to(ROOT)}:{node.lineno}"

@@ -161,6 +161,7 @@ def test_pasted_lines_keep_layers_in_float_until_the_bound_holds(name: str, back
     assert 10 * torch.log10(expected.square().sum() / noise) >= bound - 0.1
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:no operator of method")  # since the rules keep its layers in float
 def test_lines_of_several_methods_name_each_node_once() -> None:
     """Methods may have nodes of the same name, and YAML has no key twice."""

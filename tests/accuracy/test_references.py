@@ -122,6 +122,7 @@ def test_a_quantized_model_that_misses_its_bound(name: str, backend: str) -> Non
     assert any(n.backend == backend for n in program.report.nodes)
 
 
+@pytest.mark.extended
 def test_only_the_bad_layers_go_back_to_float() -> None:
     ep = exported("OneBadLayer")
     program = delegate.to_backend(ep, config=config("xnnpack", sqnr_db=30, on_failure="move"))
@@ -152,6 +153,7 @@ def test_nothing_is_moved_where_the_bound_against_floats_holds() -> None:
     assert not [note for note in program.report.notes if "in float, so that" in note]
 
 
+@pytest.mark.extended
 def test_measured_placement_of_a_quantized_model_has_the_float_reference() -> None:
     ep = exported("Perceptron")
     settings = config("xnnpack", sqnr_db=20) | {"placement": {"policy": "measured", "budget": 5}}
@@ -167,6 +169,7 @@ class Halves(nn.Module):
         return (x + 3000) - 3000
 
 
+@pytest.mark.extended
 def test_without_a_bound_there_is_a_warning_by_precision() -> None:
     ep = export(Halves(), (torch.randn(2, 64),))
     with pytest.warns(

@@ -195,6 +195,7 @@ class Loop(nn.Module):
         return torch.while_loop(lambda i, a: i < 3, body, (torch.tensor(0), x))[1]
 
 
+@pytest.mark.extended
 def test_partitions_within_control_flow():
     program = verified(Branches(), (X + 2,))
     reached = {p.name: p.accuracy for p in program.report.partitions}
@@ -295,6 +296,7 @@ DRAWING: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:method forward was exported in training mode")
 @pytest.mark.parametrize("is_training", [True, False], ids=["training", "eval"])
 @pytest.mark.parametrize("name", DRAWING)

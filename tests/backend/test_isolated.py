@@ -137,6 +137,7 @@ WAYS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("way", only(["signal"], WAYS))
 def test_a_process_that_ends(ends: Site, way: str) -> None:
     function, words = WAYS[way]
@@ -154,6 +155,7 @@ def test_an_exception_is_the_backend_s(ends: Site) -> None:
         lower(lambda a, b: (a + b).cos(), A, B)
 
 
+@pytest.mark.extended
 def test_one_process_serves_many_regions_and_lowerings(ends: Site) -> None:
     def deep(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         for _ in range(12):
@@ -177,6 +179,7 @@ def test_a_process_that_was_killed_while_idle_is_started_again(ends: Site) -> No
     assert lower(torch.add, A, B).report.partitions
 
 
+@pytest.mark.extended
 def test_an_interrupt_ends_the_process(ends: Site) -> None:
     main = threading.main_thread().ident
     hanging = export(lambda a, b: -(a + b), A, B)  # torch leaves its modules patched if an export is interrupted
@@ -275,6 +278,7 @@ def _content(constant: torch.Tensor) -> Any:
     return constant.dtype, constant.shape, constant.stride(), constant.float().tolist()
 
 
+@pytest.mark.extended
 def test_an_operator_that_only_this_process_has() -> None:
     name = "isolated_test::twice"
     torch.library.define(name, "(Tensor x) -> Tensor")

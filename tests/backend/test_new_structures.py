@@ -139,6 +139,7 @@ def test_a_compiler_that_hangs(ends: Site, monkeypatch: pytest.MonkeyPatch) -> N
         lower(function, CapabilityPartitioner("ends", time_limit=3))  # more time than it had
 
 
+@pytest.mark.extended
 def test_a_check_that_ends_its_process(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.maximum(a + b, b)
@@ -247,6 +248,7 @@ def identity(request: CapabilityPartitioner) -> str | None:
     return cache.identity(request.backend)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("what", only(["class", "less time"], OTHERS))
 def test_an_outcome_is_of_one_backend(siblings: Site, what: str) -> None:
     tried, change, other = OTHERS[what]
@@ -268,6 +270,7 @@ def test_an_outcome_is_of_all_instances(siblings: Site, what: str) -> None:
     assert identity(tried) == identity(other)
 
 
+@pytest.mark.extended
 def test_a_sibling_of_a_safe_backend_ends_its_own_process(siblings: Site) -> None:
     end = "\nTwin.preprocess = lambda self, region: os._exit(7)\n"
     siblings.module("ends_halves", (siblings.root / "ends_halves.py").read_text() + end)
@@ -286,6 +289,7 @@ def compiled_in(value: float, request: Any = None, **options: Any) -> int:
     return int(bytes(program.program.segments[spec.segment]))
 
 
+@pytest.mark.extended
 def test_a_known_structure_is_compiled_here(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compiled_in(1.0)
     assert first != os.getpid()
@@ -294,6 +298,7 @@ def test_a_known_structure_is_compiled_here(ends: Site, monkeypatch: pytest.Monk
     assert compiled_in(1.0) == first  # the artifact of then
 
 
+@pytest.mark.extended
 def test_large_weights_have_more_time(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """10 seconds may be too few for a model of some GiB, which a plugin converts and opens."""
     given: dict[str, float] = {}

@@ -15,6 +15,7 @@ BACKENDS = {"portable": [], "xnnpack": ["xnnpack"]}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the child process calls glibc")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_it_is_kept(backend: str, environment: str, tmp_path: Path) -> None:

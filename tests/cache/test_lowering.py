@@ -153,6 +153,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.extended
 def test_anything_else_is_compiled_anew(counter: Counter) -> None:
     for _ in range(2):
         compiled = [name for name, change in OTHERS.items() if counter.compiled(exported(**change))]

@@ -96,6 +96,7 @@ class Other(Aot):
 """
 
 
+@pytest.mark.extended
 def test_an_answer_is_about_one_class(site, tmp_path, monkeypatch):
     """The module of the part is unchanged, but the plugin's info names another class of it."""
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))

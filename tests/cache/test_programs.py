@@ -143,6 +143,7 @@ MODELS: dict[str, Callable[[], ExportedProgram]] = {
 }
 
 
+@pytest.mark.extended
 def test_every_part_of_a_model_counts() -> None:
     keys = {name: key_of_exported({"forward": make()}) for name, make in MODELS.items()}
     alike = [(a, b) for a, b in itertools.combinations(MODELS, 2) if keys[a] == keys[b]]

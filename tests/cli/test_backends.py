@@ -21,6 +21,7 @@ def zoo(site: Site) -> None:
     site.distribution("bad-dist", "1.0", {"bad": "bad_plugin:INFO"})
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("zoo")
 def test_list() -> None:
     lines = call("backends")[0].splitlines()
@@ -47,6 +48,7 @@ def test_json() -> None:
     assert portable["kernels"] > 0
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("zoo")
 def test_one() -> None:
     good = call("backends", "adder")[0]
@@ -96,6 +98,7 @@ def test_config_check(site: Site, tmp_path: Path) -> None:
     assert stderr == (f"error: backends[0].options.thread: unknown key ({bad}:2:36): did you mean 'threads'?\n")
 
 
+@pytest.mark.extended
 def test_config_schema(site: Site) -> None:
     site.backend("adder")
     schema = json.loads(call("config", "schema")[0])

@@ -42,6 +42,7 @@ def check(*args: str) -> Any:
     return CliRunner().invoke(app, ["check-backend", *args])
 
 
+@pytest.mark.extended
 def test_selected_tests_with_the_settings_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(TESTS)
     done = check(

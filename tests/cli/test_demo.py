@@ -79,6 +79,7 @@ def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, status: 
     assert [row["backend"] for row in data["rows"]] == ["torch (eager)"]
 
 
+@pytest.mark.extended
 def test_int8_costs_something() -> None:
     """The float programs agree with torch; a fixed range of int8 loses points that a range per image keeps."""
     rows = {(r["backend"], r["scheme"]): r for r in json.loads(call("demo", "-b", "xnnpack", "--json")[0])["rows"]}

@@ -81,6 +81,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("backend"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "tests",
     [
@@ -118,6 +119,7 @@ def test_it_is_checked_without_a_test(made: Made) -> None:
     assert checked["call"]["seconds"] > 0
 
 
+@pytest.mark.extended
 def test_one_that_cannot_be_checked(site: Site) -> None:
     site.backend("absent", ok=False, reason="no device")
     done = CliRunner().invoke(app, ["check-backend", "absent", "--json"])

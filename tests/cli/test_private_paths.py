@@ -151,6 +151,7 @@ WRITERS = [name for name, lines in LINES.items() if not isinstance(lines, str)]
 SLOW = ("lower-many", "llm")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in WRITERS])
 def test_no_file_has_a_path_of_this_machine(name: str, root: Path) -> None:
     if name not in commands():
@@ -169,6 +170,7 @@ def require_private(root: Path) -> None:
     assert [place for path in written for place in found(path.read_bytes(), path.name)] == []
 
 
+@pytest.mark.extended
 def test_no_backend_writes_a_path_of_this_machine(root: Path) -> None:
     """The vendors' formats have metadata of their own."""
     printed, _ = call("backends", "--json")
@@ -238,6 +240,7 @@ def test_a_report_shortens_paths_of_messages(root: Path) -> None:
     assert report.from_json(report.to_json()).nodes == report.nodes
 
 
+@pytest.mark.extended
 def test_a_lock_finds_its_calibration_data(root: Path) -> None:
     """It has the path below its folder, or the name alone, which the configuration of a replay completes."""
     config, lock, beside = root / "models/q.yaml", root / "locks/q.lock", root / "models/q.lock"

@@ -32,6 +32,7 @@ def program(site: Site, tmp_path: Path) -> str:
     return str(save_sum(tmp_path / "sum.dlg"))
 
 
+@pytest.mark.extended
 def test_run_needs_no_torch(site: Site, program: str, tmp_path: Path) -> None:
     absent = "sys.modules.update(torch=None, yaml=None)"
     done = start(site, "run", program, "--output", str(tmp_path), before=absent)
@@ -56,6 +57,7 @@ def test_what_libraries_print_is_no_result(site: Site, program: str) -> None:
     assert "late" in noisy.stderr
 
 
+@pytest.mark.extended
 def test_no_stdout_at_all(site: Site, program: str) -> None:
     for command in (["inspect", program], ["backends"]):
         done = start(site, *command, before="sys.stdout = None")
@@ -105,6 +107,7 @@ def test_debug_shows_the_traceback(site: Site, args: tuple[str, ...]) -> None:
     assert done.stderr.splitlines()[-1].startswith("error: ")
 
 
+@pytest.mark.extended
 def test_output_is_plain_when_piped(site: Site, program: str) -> None:
     for args in (("backends",), ("run", program), ("--help",)):
         done = start(site, *args)
@@ -113,6 +116,7 @@ def test_output_is_plain_when_piped(site: Site, program: str) -> None:
         assert not set("─│╭┏━") & set(done.stdout), args
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("args", [("backends",), ("run", "--repeat", "3")])
 def test_terminals_get_tables_and_progress(site: Site, program: str, args: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "delegate", *args, *([program] if args[0] == "run" else [])]

@@ -161,6 +161,7 @@ def require_installed(command: str) -> None:
         pytest.skip(f"no package with {command} is installed")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("command", RUN, ids=" ".join)
 def test_no_trust_no_code(mark: Path, command: tuple[str, str]) -> None:
     require_installed(command[0])

@@ -22,6 +22,7 @@ def woven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return json_schema(Registry())
 
 
+@pytest.mark.extended
 def test_options_are_woven_in(woven: dict[str, Any]) -> None:
     choices = woven["properties"]["backends"]["items"]["oneOf"]
     names = {c["const"] for c in choices if "const" in c}

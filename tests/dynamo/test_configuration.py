@@ -38,6 +38,7 @@ def configured(module: nn.Module, **config: Any) -> Any:
     return compiled(module, backends=None, config={"backends": ["xnnpack"], **config})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["dynamic_int8", "static_int8"])
 def test_graphs_are_quantized(scheme: str, tmp_path: Path) -> None:
     """Check errors of int8 size, at every batch size and after any number of changes of the weights."""
@@ -54,6 +55,7 @@ def test_graphs_are_quantized(scheme: str, tmp_path: Path) -> None:
             assert 26 < sqnr(module(x), run(x)) < 60
 
 
+@pytest.mark.extended
 def test_places_are_measured_on_the_first_inputs(lowered: Lowered) -> None:
     torch._dynamo.reset()
     module, x = net(), torch.randn(4, 64)

@@ -344,6 +344,7 @@ assert "delegate" in torch._dynamo.list_backends()
 """
 
 
+@pytest.mark.extended
 def test_by_name(tmp_path: Path) -> None:
     """Check that torch finds the backend by its entry point."""
     distribution = tmp_path / "entry-1.0.dist-info"

@@ -172,6 +172,7 @@ def tensors(tree: Any) -> list[T]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, T)]
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch looks at it itself
 @pytest.mark.parametrize(("name", "trains"), every(7, CASES, [False, True]))
 def test_as_in_eager(name: str, trains: bool, lowered: Lowered) -> None:

@@ -152,6 +152,7 @@ def learned(net: nn.Module, forward: Callable[[T], T], images: T, labels: T) -> 
     return losses
 
 
+@pytest.mark.extended
 def test_the_digits_network_learns_as_in_eager(monkeypatch: pytest.MonkeyPatch, lowered: Lowered) -> None:
     from pathlib import Path
 

@@ -73,6 +73,7 @@ def test_composites_are_preserved_in_vmap(lowered: Lowered) -> None:
     assert "aten.linear.default" in {node.op for program in lowered for node in program.report.nodes}
 
 
+@pytest.mark.extended
 def test_after_a_failure(lowered: Lowered) -> None:
     """A function that torch cannot differentiate leaves nothing behind."""
     x = torch.randn(4, 6)

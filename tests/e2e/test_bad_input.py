@@ -259,6 +259,7 @@ def fails(done: subprocess.CompletedProcess[str], *words: str) -> None:
         assert word in done.stderr, done.stderr
 
 
+@pytest.mark.extended
 def test_an_export_that_fails_on_the_command_line(tmp_path):
     site = tmp_path / "site"
     site.mkdir()

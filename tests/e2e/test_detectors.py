@@ -183,6 +183,7 @@ def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
             assert_same(results[key], e, 0.01)
 
 
+@pytest.mark.extended
 def test_mixture_of_experts():
     """As transformers exports it, its operator included."""
     with zoo.libraries():

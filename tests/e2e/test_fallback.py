@@ -140,6 +140,7 @@ ABSENCES: dict[str, tuple[Callable[[Site, pytest.MonkeyPatch], None], type[Deleg
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ABSENCES)
 def test_a_backend_that_is_not_there(site, monkeypatch, name):
     site.backend("adder")

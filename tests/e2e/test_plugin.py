@@ -34,6 +34,7 @@ def exported() -> torch.export.ExportedProgram:
     return torch.export.export(Net(), (A, B))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("request_", ["adder", ["adder", "xnnpack"]], ids=["alone", "with xnnpack"])
 def test_from_to_backend_to_another_process(site: Site, tmp_path, request_):
     site.backend("adder")
@@ -55,6 +56,7 @@ def test_from_to_backend_to_another_process(site: Site, tmp_path, request_):
     assert f"BackendNotFound: no backend is named 'adder' ({where})" in elsewhere.stderr
 
 
+@pytest.mark.extended
 def test_its_options(site: Site):
     site.backend("adder")
     config = {"backends": [{"name": "adder", "options": {"threads": 2}}]}
@@ -64,6 +66,7 @@ def test_its_options(site: Site):
         delegate.to_backend(exported(), config=config)
 
 
+@pytest.mark.extended
 def test_used_by_default_where_it_is_available(site: Site):
     site.backend("adder")
     program = delegate.to_backend(exported(), placement=delegate.ByPreference())

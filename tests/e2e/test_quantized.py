@@ -106,6 +106,7 @@ def programs(cases: Sequence[tuple[str, str, float]]) -> Any:
         yield way, model, error, delegate.to_backend(exported, []), x, wanted
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cases", [QUICK, pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_programs_of_torchao(cases, tmp_path):
     data = {}

@@ -200,6 +200,7 @@ def assert_dropped(program: Any) -> None:
     assert note.startswith("not used: ")
 
 
+@pytest.mark.extended
 def test_without_a_fault(evil: Site) -> None:
     program = delegate.to_backend(exported(), placement=BY_PREFERENCE)
     assert {n.backend for n in program.report.nodes} == {"evil", "xnnpack"}
@@ -222,6 +223,7 @@ def test_it_is_dropped(evil: Site, case: tuple[str, str]) -> None:
     assert way not in ENDS or faults(evil) == done
 
 
+@pytest.mark.extended
 def test_it_is_used_again_after_it_was_edited(evil: Site) -> None:
     (evil.root / "fault").write_text("init: raises")
     with pytest.warns(RuntimeWarning, match="fails with its default options: RuntimeError: bang"):
@@ -244,6 +246,7 @@ def test_a_measured_plan_that_hangs(evil: Site) -> None:
     assert f"gave no answer in {LIMIT:g} s" in str(program.report)
 
 
+@pytest.mark.extended
 def test_it_runs_no_method_if_it_fails_in_one(evil: Site) -> None:
     rows = "{region.outputs[0].meta['val'].shape[0]}"
     evil.module("evil_aot", AOT.replace('at("preprocess"', f'at(f"compile {rows} rows"'))
@@ -268,6 +271,7 @@ def test_without_processes_its_exceptions_drop_it(evil: Site, monkeypatch: pytes
         assert_dropped(program)
 
 
+@pytest.mark.extended
 def test_explained(evil: Site) -> None:
     (evil.root / "fault").write_text("check: raises")
     with pytest.warns(RuntimeWarning, match="the support check of backend evil failed"):

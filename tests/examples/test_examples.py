@@ -126,6 +126,7 @@ print([r.lower for r in exported.range_constraints.values()])
 """
 
 
+@pytest.mark.extended
 def test_detection_has_images_of_one_object():
     """The shape function that torchvision has excludes them."""
     command = [sys.executable, "-W", "ignore", "-c", ONE_BOX]
@@ -146,6 +147,7 @@ def test_detection():
     assert len(re.findall(r"^image \d: drawn (square|disc)", printed, re.M)) == 2
 
 
+@pytest.mark.extended
 def test_several_backends():
     arguments = ("--backend", "xnnpack", "--budget", "2", "-o", "first.dlg")
     assert difference(run("several_backends/place.py", *arguments)) < SMALL

@@ -125,6 +125,7 @@ def test_a_number_gives_the_same_file_every_time():
     assert forged(*files.seeds(), 7) == forged(*files.seeds(), 7)
 
 
+@pytest.mark.extended
 def test_forged_files_do_no_harm():
     done = run("tests.hostile.files", "0.1", "0")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,6 +53,7 @@ def uses(tree: ast.AST, calls: set[str] = CALLS) -> set[str]:
     return found
 
 
+@pytest.mark.extended
 def test_nothing_beside_the_room_makes_raw_arrays():
     root = Path(delegate.__file__).parent
     places = {path: str(path.relative_to(root)) for path in root.rglob("*.py")}

@@ -82,6 +82,7 @@ def _opens(call: ast.Call) -> bool:
     return False
 
 
+@pytest.mark.extended
 def test_files_are_opened_in_one_way() -> None:
     folders = [ROOT / "delegate", *ROOT.glob("plugins/*/delegate_*")]
     files = [file for folder in folders for file in folder.rglob("*.py") if "skeleton" not in file.parts]

@@ -170,6 +170,7 @@ except KernelError as error:
 """
 
 
+@pytest.mark.extended
 def test_aten_is_imported_where_it_is_named_alone() -> None:
     done = run(NAMED_ALONE)
     assert done.stdout == "['portable'] ['ok', 'ok', 'ok', 'ok']\nFalse\n['aten', 'portable'] True\n", done.stderr

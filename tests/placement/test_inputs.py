@@ -100,6 +100,7 @@ def test_a_candidate_that_is_named_twice() -> None:
         delegate.to_backend(exported(), "xnnpack", config={"placement": {"candidates": ["xnnpack", "xnnpack"]}})
 
 
+@pytest.mark.extended
 def test_candidates_of_one_scheme_have_names_of_their_own(tmp_path) -> None:
     """Else one of them would take the place of the other in the table, and in the plan."""
     np.savez(tmp_path / "0.npz", input=np.random.default_rng(0).normal(size=SHAPE).astype(np.float32))

@@ -73,6 +73,7 @@ def test_what_is_locked_is_kept_without_measuring(path, tmp_path):
     assert torch.equal(delegate.to_backend(export(), "xnnpack", placement=delegate.Replay(path))(X), plain(X))
 
 
+@pytest.mark.extended
 def test_what_was_measured_is_locked(tmp_path):
     """Its options, its table; replayed they are those of the first program."""
     config = {
@@ -368,6 +369,7 @@ else:
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("named", only([{}], [{}, {"backends": ["webgpu", "xnnpack"]}]))
 def test_a_device_that_is_not_here_is_compiled_for(named, tmp_path, monkeypatch):
     """On a machine without a GPU; the file then runs where there is one."""

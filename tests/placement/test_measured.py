@@ -48,6 +48,7 @@ def exported() -> torch.export.ExportedProgram:
     return torch.export.export(MODEL, (X,))
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("few_rounds")
 def test_answers_and_report(exported, tmp_path) -> None:
     said: list[str] = []
@@ -78,6 +79,7 @@ def test_preference_measures_nothing(exported) -> None:
     assert delegate.to_backend(exported, config=measuring(), placement=delegate.ByPreference()).report.placements == ()
 
 
+@pytest.mark.extended
 def test_what_was_measured_is_kept(exported, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
     first = delegate.to_backend(exported, config=measuring(**SIZES))
@@ -217,6 +219,7 @@ def test_explaining_measures_nothing_and_says_so(exported) -> None:
     assert not report.placements
 
 
+@pytest.mark.extended
 def test_the_page_shows_what_works(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "placement.md").read_text()
@@ -242,6 +245,7 @@ def test_objectives(exported, objective) -> None:
         assert all(p.cost > 2**20 for p in placement.plans)
 
 
+@pytest.mark.extended
 def test_threads_are_tried_and_held(exported) -> None:
     config = {
         "backends": ["xnnpack"],
@@ -265,6 +269,7 @@ WRONG = "outputs[0][...] = 1.0"
 RAISES = "raise ValueError('out of luck')"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("does", "why"),
     [
@@ -294,6 +299,7 @@ def test_a_candidate_that_fails_is_out(site: Site, does: str, why: str) -> None:
     assert_same(program(a, b), Sum()(a, b))
 
 
+@pytest.mark.extended
 def test_a_candidate_that_is_right_on_the_first_sample_alone_is_out(site: Site) -> None:
     site.backend("bad")
     site.backend("good")
@@ -435,6 +441,7 @@ def test_steps_are_timed_by_partition(exported, tmp_path) -> None:
     assert all(step[name] > 0 for step in records["a"].steps)
 
 
+@pytest.mark.extended
 def test_the_command(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.export.save(torch.export.export(MODEL, (X,)), "net.pt2")
@@ -450,6 +457,7 @@ def test_the_command(tmp_path, monkeypatch) -> None:
     assert {p["name"] for p in data["placements"][0]["plans"]} >= {"xnnpack", "xnnpack:one"}
 
 
+@pytest.mark.extended
 def test_what_a_backend_refuses_may_run_on_kernels() -> None:
     """By preference the next backend takes it, which may be slower than no backend: here a DSP played by the CPU."""
     require("dsp")

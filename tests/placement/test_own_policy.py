@@ -70,6 +70,7 @@ def test_the_example_uses_the_backend_with_the_most_work(backends: list[str]) ->
     assert_same(program(X), export().module()(X))
 
 
+@pytest.mark.extended
 def test_the_example_runs() -> None:
     done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr

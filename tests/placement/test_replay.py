@@ -70,6 +70,7 @@ print(hashlib.sha256(b"".join(map(bytes, assemble(program)))).hexdigest())
 """
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("few_rounds")
 def test_two_processes_replay_the_same_bytes(tmp_path) -> None:
     """Whatever the order of sets is there, and whatever was lowered before."""

@@ -38,6 +38,7 @@ def names(program: Any) -> set[str]:
     return {plan.name for plan in placement.plans}
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("few_rounds")
 def test_every_scheme_is_measured(static: dict[str, str]) -> None:
     program = delegate.to_backend(FLOAT, config=config(static["calibration"], budget=600), cache=False)
@@ -89,6 +90,7 @@ def wide(seed: int = 0) -> nn.Sequential:
 WIDE = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.extended
 def test_methods_that_share_weights_share_their_scheme() -> None:
     """4 bits suffice for prefill, not for decode. In 4 and in 8 bits, the weights take more bytes than in 8 bits."""
     from delegate.quantization import Settings, quantize

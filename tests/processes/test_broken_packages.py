@@ -83,6 +83,7 @@ def command(installed: Path, cache: Path, *args: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.extended
 def test_each_is_listed_with_what_is_wrong(installed: Path, tmp_path: Path) -> None:
     listed = command(installed, tmp_path, "backends", "--json")
     states = {b["name"]: b for b in listed["backends"]}
@@ -225,6 +226,7 @@ ASKED: dict[str, tuple[type[Exception], str]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", every(3, ASKED))
 def test_faults_of_one_that_is_asked_for_are_errors_there_too(site: Path, name: str) -> None:
     kind, words = ASKED[name]
@@ -236,6 +238,7 @@ def test_faults_of_one_that_is_asked_for_are_errors_there_too(site: Path, name: 
 UNASKED = ("aot_missing", "aot_error", "aot_crash", "made_error", "check_error", "check_nonsense", "preprocess_error")
 
 
+@pytest.mark.extended
 def test_nobody_asked_for_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is one warning, in the first call alone, and what it would have run is run by others."""
     names = {name for name in Registry().names() if name not in (*UNASKED, "preprocess_nonsense", "xnnpack")}
@@ -263,6 +266,7 @@ AT_RUN_TIME = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", every(8, AT_RUN_TIME))
 def test_nobody_asked_for_one_that_fails_at_run_time(site: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Its partitions were kept in kernels, and run there from then on; asked for, it is an error, as ever."""
@@ -329,6 +333,7 @@ def test_a_delegate_in_a_process_of_its_own(site: Path, name: str) -> None:
         assert_right(program)
 
 
+@pytest.mark.extended
 def test_a_schema_is_there_whatever_they_do(installed: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"healthy", "aot_crash", "aot_missing", "probe_crash"}
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join({*Registry().names()} - wanted))

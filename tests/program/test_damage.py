@@ -100,6 +100,7 @@ def test_swapped_segments_are_noticed():
         load(data)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("make", every(4, SAMPLES.values()), ids=SAMPLES)
 def test_tables_altered_anywhere_with_right_checksums(make):
     """Every byte of the tables in turn: the file is refused, or what it now says is a sound program."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.extended
 def test_import_prints_nothing():
     code = "import logging, delegate.quantization; logging.getLogger('torchao').warning('of ours')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

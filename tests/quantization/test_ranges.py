@@ -165,6 +165,7 @@ def test_ends_without_outliers(low: float, high: float) -> None:
     assert outliers.largest == max(abs(low), abs(high))
 
 
+@pytest.mark.extended
 def test_usual_models_are_as_exact_and_without_warnings() -> None:
     from tests.quantization.models import Encoder, Residual, build_with_batches
 

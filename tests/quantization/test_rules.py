@@ -197,6 +197,7 @@ def _configuration(calibration: Any, **rules: Any) -> dict[str, Any]:
     return {"backends": ["xnnpack"], "quantization": {"scheme": "static_int8", "calibration": calibration, **rules}}
 
 
+@pytest.mark.extended
 def test_each_method_has_calibration_data(methods: dict[str, torch.export.ExportedProgram], tmp_path: Path) -> None:
     calibration = {name: str(tmp_path / f"{name}.npz") for name in methods}
     # A rule need not match in every method.

@@ -419,6 +419,7 @@ print(len(children()))
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("count", [8, pytest.param(250, marks=pytest.mark.slow)])
 def test_interrupts_of_restarts_leave_nothing(count, tmp_path):
     path = tmp_path / "main.py"

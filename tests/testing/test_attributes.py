@@ -76,6 +76,7 @@ def _compared(backend: str, family: str, examples: int) -> tuple[Counter[str], C
     return found, left
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("backend", "family"), every(4, EXPECTED, ["pools", "pads", "programs"]))
 def test_devices(backend, family):
     _require(backend)

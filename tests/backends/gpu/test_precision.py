@@ -128,6 +128,7 @@ def test_tensor_cores_are_left_alone_where_tvm_would_crash(monkeypatch):
     assert {n for n in rules if n.startswith("tensor cores")} == set(rules) - set(schedules.rules(CudaTarget("sm_80")))
 
 
+@pytest.mark.extended
 @nvcc
 @pytest.mark.parametrize(
     ("name", "precision", "arch", "cores"),
@@ -157,6 +158,7 @@ def test_products_run_on_tensor_cores(monkeypatch, name, precision, arch, cores)
     assert cores or any("threadIdx.y" in script for script in made)  # a product's own schedule, not any function's
 
 
+@pytest.mark.extended
 @nvcc
 @pytest.mark.parametrize("name", ["convolution", "linear"])
 def test_the_instructions_are_those_of_tf32(monkeypatch, tmp_path, name):

@@ -35,6 +35,7 @@ def pytest_on(software, *arguments, **variables):
     assert " passed" in done.stdout
 
 
+@pytest.mark.extended
 def test_steps_memory_sizes_and_masks(software):
     pytest_on(
         software, "-k", "steps_within_steps or stay_on_the_gpu or sizes_that_change or (any_dtype and bool and tf32)"

@@ -51,6 +51,7 @@ def database(tmp_path_factory):
     return path
 
 
+@pytest.mark.extended
 def test_it_is_used_again_without_measuring_and_answers_stay_equal(database, monkeypatch):
     monkeypatch.setattr(tuning, "_seconds", lambda *_: pytest.fail("measured again"))
     plain = lowered()(X)

@@ -49,6 +49,7 @@ class All(nn.Module):
         return (*results, F.scaled_dot_product_attention(q[0], k[0], v[0]))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("backend", ["dsp", "webgpu"])
 def test_attention(backend):
     require(backend)

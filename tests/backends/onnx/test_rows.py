@@ -138,6 +138,7 @@ TOLERANCE = {
 JUMPS = {"aten.ceil.default", "aten.floor.default", "aten.round.default"}
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize(("backend", "family"), every(2, ("dsp", "webgpu"), FAMILIES))
 def test_every_row_runs_on_the_library_and_is_right(backend, family):

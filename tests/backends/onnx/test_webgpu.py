@@ -275,6 +275,7 @@ _RUN = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("keep", every(2, [True, False]))
 def test_a_vulkan_loader_without_driver(keep, tmp_path):
     require("webgpu")

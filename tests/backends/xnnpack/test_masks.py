@@ -92,6 +92,7 @@ class Encoder(nn.Module):
         return x
 
 
+@pytest.mark.extended
 def test_encoder_of_dynamic_batch_and_length_is_one_partition(tmp_path):
     sizes = {0: Dim("batch", min=1, max=8), 1: Dim("length", min=2, max=64)}
     module = Encoder(12).eval()

@@ -117,6 +117,7 @@ def test_a_part_that_is_refused_does_not_show_the_failure_of_the_whole(monkeypat
     assert (refusal.kind.name, "too small" in refusal.kind.explanation) == ("refusal", True)
 
 
+@pytest.mark.extended
 def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     preprocess = Vector.preprocess
 
@@ -140,6 +141,7 @@ def test_a_compiler_whose_process_crashes(monkeypatch: pytest.MonkeyPatch) -> No
     assert "SIGABRT" in fault.kind.explanation
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("when", "how"), [("init", "raise"), pytest.param("execute", "crash", marks=pytest.mark.slow)])
 def test_an_artifact_that_is_not_opened_or_does_not_run(when: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     preprocess = Vector.preprocess

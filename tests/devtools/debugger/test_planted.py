@@ -10,6 +10,7 @@ from tests.support.cases.planted import assert_found, cases
 CASES = [*cases("xnnpack", 0), *cases("dsp", 1), *cases("webgpu", 2)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("backend", "model", "fault"), [CASES[0], *(pytest.param(*c, marks=pytest.mark.slow) for c in CASES[1:])]
 )
