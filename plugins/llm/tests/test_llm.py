@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -437,7 +438,7 @@ def test_the_command_exports(folder, tmp_path):
         "export", folder, "-o", tmp_path / "model.dlg", "--context", "32", "--chunk", "8", "--weights", "int8"
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    assert "decode: 3 partitions on xnnpack" in done.stdout
+    assert re.search(r"decode: \d+ partitions? on ", done.stdout), done.stdout
     assert f"saved {tmp_path / 'model.dlg'}, {(tmp_path / 'model.dlg').stat().st_size:,} bytes" in done.stdout
     said = command("run", tmp_path / "model.dlg", "--prompt", "Hi", "--count", "3", "--seed", "0", "--temperature", "1")
     assert said.returncode == 0, said.stderr
