@@ -28,9 +28,9 @@ from delegate.costs.profile import MachineProfile, PlaceRates, Rate
 from delegate.costs.quantities import Quantities
 from delegate.edge.export import to_edge
 from delegate.partitioner.partitioner import CapabilityPartitioner
-from delegate.placement.runtime.worker import call_times, waiting_seconds
 from delegate.plugins import PORTABLE
 from delegate.processes.answering import Questions
+from delegate.processes.limits import call_times, seconds_without_core
 
 _SECONDS = 0.02  # of the calls of one row in one size
 _LEAST = 3  # calls that count
@@ -392,7 +392,7 @@ def questions() -> Questions:
 
 def _measure_on_quiet_cores(place: str, limit: float) -> dict[str, Any]:
     """Return the rates of a place as plain data, or the problem if other processes used the cores meanwhile."""
-    start, waited = time.monotonic(), waiting_seconds()
+    start, waited = time.monotonic(), seconds_without_core()
     rates = measure(place, limit)
-    is_busy = waiting_seconds() - waited > _MOST_WAITING * (time.monotonic() - start)
+    is_busy = seconds_without_core() - waited > _MOST_WAITING * (time.monotonic() - start)
     return {"problem": BUSY} if is_busy else asdict(rates)

@@ -60,7 +60,7 @@ class Artifacts:
             result, is_cached = self._get_or_compile(backend, region)
             self._results[key] = result, region
             if is_heard():
-                emit(_compile_event(backend, region, result, is_cached, start))
+                emit(_describe_compilation(backend, region, result, is_cached, start))
         result, _ = self._results[key]
         if isinstance(result, RegionRefused | RegionFailed):
             raise result
@@ -104,7 +104,7 @@ class Artifacts:
         return LoweredDelegate(backend, self.compile(backend, planned.region), planned.region)
 
 
-def _compile_event(
+def _describe_compilation(
     backend: str, region: Region, result: CachedResult | RegionFailed, is_cached: bool, start: int
 ) -> Compiled:
     size, refusal = 0, ""

@@ -75,11 +75,11 @@ def plan(
     with gc_paused():
         result = planner.plan(program)
     if is_heard():
-        emit(_plan_event(result, start, time.perf_counter_ns() - start))
+        emit(_describe_plan(result, start, time.perf_counter_ns() - start))
     return replace(result, notes=(*program.notes, *result.notes, *planner.book.unused()))
 
 
-def _plan_event(plan: Plan, start: int, duration: int) -> Planned:
+def _describe_plan(plan: Plan, start: int, duration: int) -> Planned:
     parts = tuple(plan.walk())
     nodes = Counter(n.backend or PORTABLE for part in parts for n in part.nodes)
     return Planned(

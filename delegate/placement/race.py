@@ -18,7 +18,7 @@ from delegate.edge.torch_private import pytree
 from delegate.errors import DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.placement.reference_comparator import arrays_of
-from delegate.placement.runtime.worker import call_times
+from delegate.processes.limits import call_times
 from delegate.program.model import Program
 from delegate.registry import Registry
 from delegate.runtime.loaded import LoadedProgram

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +87,8 @@ class SchemePlanner:
         bounds = Bounds() if bound is None else Bounds(sqnr_db=bound.sqnr_db)
         self._backends = tuple(compiler.selection.backends)
         self._quantizer = BoundedQuantizer(exported, bounds, samples, self._backends, registry, progress, (method,))
-        self._bases: dict[str, BaseProgram] = {}  # by a digest of the program's structure
+        self._bases: list[BaseProgram] = []
+        self._structures: set[bytes] = set()  # the graphs of the programs as text
 
     def bases(self, end: float) -> Iterator[BaseProgram]:
         """Yield the programs in which all layers without a rule have one scheme.
@@ -154,17 +154,18 @@ class SchemePlanner:
         if not made.is_within and self._bases:
             self.not_tried.append(f"{candidate}: the budget was spent before its results were accurate")
             return
-        digest = hashlib.sha256(described(made.programs[self.method].graph_module)).hexdigest()
-        if self._is_auto and digest in self._bases:
+        structure = described(made.programs[self.method].graph_module)
+        if self._is_auto and structure in self._structures:
             return
+        self._structures.add(structure)
         compiler = self._compiler.fork_with({})
         compiler.add_methods(made.programs)
-        names, earlier = candidate.names(made), [n for base in self._bases.values() for n in base.candidates]
+        names, earlier = candidate.names(made), [n for base in self._bases for n in base.candidates]
         counts = {name: sum(other.startswith(name) for other in earlier) for name in names}
         own = {f"{n} ({counts[n] + 1})" if counts[n] else n: backend for n, backend in names.items()}
         section = made.section.model_dump(mode="json")
         base = BaseProgram(compiler, made.programs, own, section, made.records, made.notes)
-        self._bases[digest if self._is_auto else str(len(self._bases))] = base
+        self._bases.append(base)
         yield base
 
     def _schemes(self, backend: str) -> Sequence[QuantizationScheme]:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from delegate.processes.answering import Questions
+from delegate.processes.limits import call_times, seconds_without_core
 from delegate.runtime.loaded import LoadedProgram, load
 from delegate.runtime.profile import Profile
 
@@ -83,9 +82,9 @@ class _Work:
         """
         reset = self.program.reset if self.program.states else None
         call_times(lambda: self.run(self.leaves), _WARM, 1, reset)
-        before, waited = self._steps(), waiting_seconds()
+        before, waited = self._steps(), seconds_without_core()
         times = call_times(lambda: self.run(self.leaves), seconds, _LEAST, reset)
-        share = (waiting_seconds() - waited) / sum(times)
+        share = (seconds_without_core() - waited) / sum(times)
         cost = median(times)
         typical = 1e-9 * cost / sum(times)  # scale to the median call: delayed calls only determine the shares
         steps = {name: (spent - before.get(name, 0)) * typical for name, spent in self._steps().items()}
@@ -116,40 +115,6 @@ class _Work:
             name = what.removeprefix("partition ") if what.startswith("partition ") else timing.name
             spent[name] = spent.get(name, 0) + timing.nanoseconds
         return spent
-
-
-def call_times(
-    call: Callable[[], Any], seconds: float, least: int, reset: Callable[[], None] | None = None
-) -> list[float]:
-    """Return the seconds of each call, for about this many seconds in total, and at least so many calls.
-
-    Each call starts with reset states.
-    """
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < least or time.perf_counter() < end:
-        if reset is not None:
-            reset()
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return times
-
-
-def waiting_seconds() -> float:
-    """Return the seconds that ready threads of this process had no core, including time that a hypervisor took.
-
-    Only Linux reports it; elsewhere the result is 0.
-    """
-    nanoseconds = 0
-    for path in Path("/proc/self/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # that thread has ended
-            nanoseconds += int(path.read_text().split()[1])
-    try:
-        stolen = int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")  # of all cores
-    except (OSError, ValueError, LookupError, AttributeError):
-        stolen = 0.0
-    return nanoseconds * 1e-9 + stolen
 
 
 def _memory() -> int:
