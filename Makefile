@@ -12,11 +12,12 @@ PACKAGES := kernels-extra numba openvino onnxruntime llm ray remote serve
 demo: $(READY)
 	$(PYTHON) -m delegate demo
 
-# A light environment: the core, XNNPACK, portable kernels and pytest. `full` has everything.
+# A light environment: the core, XNNPACK, portable kernels and pytest, where tests that need more are skipped. `full` has
+# everything.
 core:
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet $(VERSIONS) torch
-	$(PYTHON) -m pip install --quiet $(VERSIONS) --editable ".[xnnpack,aot,cli]" pytest pytest-xdist hypothesis
+	$(PYTHON) -m pip install --quiet $(VERSIONS) --editable ".[xnnpack,aot,quantization,cli]" pytest pytest-xdist hypothesis
 full: $(READY)
 
 # Many tests start processes, which take less time with compiled files. Modules that tests write and change are never

@@ -1,18 +1,21 @@
-"""Surroundings of the tests: passes verified one by one, no packages of plugins/, a GPU that software plays.
+"""Surroundings of the tests: verified passes, no packages of plugins/, a GPU that software plays, libraries left out.
 
 Fixtures that tests of several packages use are here too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from delegate.errors import DelegateError
 from delegate.registry import Registry
 from tests.support.plugins import registered, site
 
@@ -33,6 +36,35 @@ _DRIVER = Path(__file__).parents[1] / ".gpu-software/usr/lib/chromium/vk_swiftsh
 if _DRIVER.exists() and "VK_DRIVER_FILES" not in os.environ:
     os.environ.update(ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER="1", VK_DRIVER_FILES=str(_DRIVER))
     os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # where libwayland is installed it complains of its absence
+
+# Libraries that `make core` leaves out.
+_NOT_IN_CORE = {"onnx", "onnxruntime", "onnxscript", "sklearn", "timm", "tokenizers", "torchvision", "transformers"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Skip a test whose fixtures need a library that the light environment leaves out."""
+    with _skip_without_library():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skip a test that needs such a library."""
+    with _skip_without_library():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _skip_without_library() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, DelegateError) else error
+        name = cause.name if isinstance(cause, ModuleNotFoundError) else None
+        if name in _NOT_IN_CORE and find_spec(name) is None:
+            pytest.skip(f"needs {name}, which `make full` installs")
+        raise
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,8 @@ import statistics
 
 import pytest
 
+pytest.importorskip("simpy", reason="the replicas are simulated")
+
 from benchmarks.fleet import replicas_for
 from benchmarks.queues import Fleet, capacity, equal_times_percentile, mean_wait, simulate
 from benchmarks.serving import percentile

@@ -47,6 +47,7 @@ def test_schemes_that_leave_layers_in_float_are_named() -> None:
 
 
 def test_the_table_the_files_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn", reason="the demo trains on the digits of scikit-learn")
     monkeypatch.chdir(tmp_path)
     stdout, stderr = call("demo", "-b", "portable", "-o", "programs", "--report")
     lines = stdout.splitlines()
@@ -70,6 +71,8 @@ def test_a_report_that_cannot_be_written_is_said_first(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(("status", "words"), [(3, "exit code 3"), (-signal.SIGKILL, "exit code -9")])
 def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, status: int, words: str) -> None:
+    pytest.importorskip("sklearn", reason="the demo trains on the digits of scikit-learn")
+
     def fail(*args: Any, **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(args, status)
 

@@ -72,6 +72,7 @@ def test_onnx_is_read_again():
 
 
 def test_onnx_needs_its_package_and_one_method(monkeypatch):
+    pytest.importorskip("onnx")
     with pytest.raises(DelegateError, match="holds one method, but the program has 2"):
         onnx_model(replace(report(), methods=("forward", "other")), "net")
     monkeypatch.setitem(sys.modules, "onnx", None)
