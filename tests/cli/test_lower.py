@@ -55,7 +55,7 @@ def test_trace_and_profile(folder: Path) -> None:
         "saved trace.json, " in call("lower", "net.pt2", "-b", "xnnpack", "-o", "net.dlg", "--trace", "trace.json")[0]
     )
     names = {e["name"] for e in json.loads(Path("trace.json").read_text())["traceEvents"]}
-    assert {"lower", "Canonicalize", "plan", "support checks", "compile xnnpack_0"} <= names
+    assert {"lower", "canonicalize", "plan", "support checks", "compile xnnpack_0"} <= names
     (timing,) = json.loads(call("run", "net.dlg", "--profile", "--inner", "--json")[0])["profile"]
     assert [o["what"] for o in timing["operators"]] == ["Fully Connected (NC, F32) GEMM"]
     assert "Fully Connected" in call("run", "net.dlg", "--profile", "--inner")[0]

@@ -119,7 +119,7 @@ def test_a_trace_of_everything(tmp_path):
         *("xnnpack_0", "xnnpack_1") * 2,
     ]
     assert opened.names("portable (MainThread)") == ["aten.cumsum.default"] * 2
-    assert {"lower", "export to edge", "emit", "plan", "NoOpRemoval"} <= set(opened.names("lowering (MainThread)"))
+    assert {"lower", "export to edge", "emit", "plan", "remove_no_ops"} <= set(opened.names("lowering (MainThread)"))
     arrow_in = ("xnnpack", "xnnpack_0"), ("portable", "aten.cumsum.default")
     arrow_out = ("portable", "aten.cumsum.default"), ("xnnpack", "xnnpack_1")
     assert opened.arrows == [arrow_in, arrow_out] * 2

@@ -5,7 +5,7 @@ import torch
 
 from delegate.edge.export import to_edge
 from delegate.edge.passes.pipeline import optimize
-from tests.edge.helpers import HONEST, assert_as_module
+from tests.edge.helpers import assert_as_module
 from tests.support import zoo
 
 WHOLE = frozenset(f"aten.{op}.default" for op in ("linear", "layer_norm", "gelu", "scaled_dot_product_attention"))
@@ -30,7 +30,7 @@ def test_architecture(name, kept):
     program = to_edge(zoo.export(name), preserve_ops=KEPT[kept])
     assert_as_module(module, program, inputs)
     before = len(program.graph.nodes)
-    program = optimize(program, HONEST)
+    program = optimize(program)
     assert len(program.graph.nodes) <= before
     assert_as_module(module, program, inputs, tolerance=zoo.tolerance(name))
     calls = [n for n in program.graph.nodes if n.op == "call_function"]

@@ -1,23 +1,25 @@
-"""Rewrites of edge programs. A pass returns the program, and whether it changed anything."""
+"""Rewrites of edge programs: functions that change the graph in place and return the program."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
+from torch.fx import Graph
+
+from delegate.edge.graphs import graph_modules
 from delegate.edge.program import EdgeProgram
 
-
-class PassResult(NamedTuple):
-    """A rewritten program.
-
-    Args:
-        program: the same object or another one; its graph is the input's graph, rewritten in place.
-        modified: true if nodes, their arguments or constants changed.
-    """
-
-    program: EdgeProgram
-    modified: bool
+Pass = Callable[[EdgeProgram], EdgeProgram]
 
 
-Pass = Callable[[EdgeProgram], PassResult]
+def in_each_graph(rewrite: Callable[[Graph], None]) -> Pass:
+    """Return the pass that rewrites the graph of a program and the bodies of its control flow, in place."""
+
+    @functools.wraps(rewrite)
+    def rewrite_all(program: EdgeProgram) -> EdgeProgram:
+        for module in graph_modules(program.graph_module):
+            rewrite(module.graph)
+        return program
+
+    return rewrite_all

@@ -1,44 +1,39 @@
-"""Canonical forms: one operator for each meaning, and one way to write its arguments."""
+"""Canonical forms: one operator for each meaning, one way to write its arguments, and operands as torch rounds them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
-from delegate.edge.graphs import graph_modules
+from delegate.edge.build import make_like
 from delegate.edge.node import op_name, tensor
-from delegate.edge.passes import PassResult
+from delegate.edge.passes import in_each_graph
 from delegate.edge.passes.redundancy import same_shape
-from delegate.edge.program import EdgeProgram
-from delegate.edge.torch_private import OpOverload, schema_of
+from delegate.edge.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND, OpOverload, elementwise_dtypes, schema_of
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True, slots=True)
-class Canonicalize:
-    """A pass that writes transpositions as permute, static reshapes as view, and copies without their targets.
+@in_each_graph
+def canonicalize(graph: Graph) -> None:
+    """Write transpositions as permute, static reshapes as view, and copies without their targets.
 
     Arguments become positional, without defaults, and numbers are rounded to 16-bit floats if torch rounds them.
     """
-
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        modified = False
-        for module in graph_modules(program.graph_module):
-            for node in module.graph.nodes:
-                if node.op == "call_function" and isinstance(node.target, OpOverload):
-                    moved, rewritten = _plain_arguments(node, node.target), _rewrite(node)
-                    modified = _round_numbers(node) or modified or moved or rewritten
-        return PassResult(program, modified)
+    for node in graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, OpOverload):
+            _make_positional(node, node.target)
+            if (canonical := _canonical_form(node)) is not None:
+                node.target, node.args = canonical
+            _round_numbers(node)
 
 
-def _plain_arguments(node: Node, target: OpOverload) -> bool:
-    """Make arguments positional, and remove defaults at the end; return true if an argument changed."""
+def _make_positional(node: Node, target: OpOverload) -> None:
+    """Make arguments positional, and remove defaults at the end."""
     schema = [a for a in schema_of(target).arguments if not a.kwarg_only]
     args, kwargs = list(node.args), dict(node.kwargs)
     for argument in schema[len(args) :]:
@@ -50,10 +45,8 @@ def _plain_arguments(node: Node, target: OpOverload) -> bool:
     while args and _is_default(schema[len(args) - 1], args[-1]):
         args.pop()
     kwargs = {a.name: kwargs[a.name] for a in schema_of(target).arguments if a.name in kwargs}
-    if len(args) == len(node.args) and list(kwargs) == list(node.kwargs):
-        return False
-    node.args, node.kwargs = tuple(args), kwargs
-    return True
+    if len(args) != len(node.args) or list(kwargs) != list(node.kwargs):
+        node.args, node.kwargs = tuple(args), kwargs
 
 
 def _is_default(argument: Any, value: Any) -> bool:
@@ -63,15 +56,6 @@ def _is_default(argument: Any, value: Any) -> bool:
     if isinstance(value, list | tuple):
         return isinstance(default, list | tuple) and repr(list(value)) == repr(list(default))
     return type(value) is type(default) and bool(value == default)
-
-
-def _rewrite(node: Node) -> bool:
-    """Rewrite a node in its canonical form; return true if it changed."""
-    canonical = _canonical_form(node)
-    if canonical is None or (node.target is canonical[0] and repr(node.args) == repr(canonical[1])):
-        return False
-    node.target, node.args = canonical
-    return True
 
 
 def _canonical_form(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
@@ -84,7 +68,7 @@ def _canonical_form(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] 
     if name == "aten.clamp.default" and tensor(node).dtype.is_floating_point:
         return aten.clamp.default, (*value, *(float(b) if type(b) is int else b for b in node.args[1:]))
     if name == "aten.copy.default":
-        return _written(node)
+        return _without_target(node)
     if name == "aten.permute.default":
         order = node.args[1]
         assert isinstance(order, list | tuple)
@@ -92,31 +76,28 @@ def _canonical_form(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] 
     return None
 
 
-def _round_numbers(node: Node) -> bool:
-    """Round the numbers among the operands of an operator on 16-bit floats; return true if one changes.
+def _round_numbers(node: Node) -> None:
+    """Round the numbers among the operands of an operator on 16-bit floats.
 
     Torch rounds them for these operators, but for products and quotients it computes with the number itself.
     """
     if op_name(node) not in _ROUND_NUMBERS:
-        return False
+        return
     dtypes = {tensor(n).dtype for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)}
-    if len(dtypes) != 1 or not dtypes <= _HALVES:
-        return False
-    (dtype,) = dtypes
-    before = repr((node.args, node.kwargs))
-    node.args = tuple(_rounded(a, dtype) for a in node.args)
-    node.kwargs = {name: _rounded(a, dtype) for name, a in node.kwargs.items()}
-    return repr((node.args, node.kwargs)) != before
+    if len(dtypes) == 1 and dtypes <= _HALVES:
+        (dtype,) = dtypes
+        node.args = tuple(_round(a, dtype) for a in node.args)
+        node.kwargs = {name: _round(a, dtype) for name, a in node.kwargs.items()}
 
 
-def _rounded(number: Any, dtype: torch.dtype) -> Any:
+def _round(number: Any, dtype: torch.dtype) -> Any:
     if type(number) not in (int, float):
         return number
     rounded = torch.tensor(float(number), dtype=torch.float64).to(dtype).item()
     return number if rounded == number or math.isnan(number) else rounded
 
 
-def _written(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
+def _without_target(node: Node) -> tuple[OpOverload[..., Any], tuple[Any, ...]] | None:
     """Return the call that replaces a copy into a tensor: its source, cloned or expanded; None if it converts.
 
     An expanded source shares memory, so it is only used if all users write it to parts of other tensors.
@@ -161,3 +142,51 @@ _RESHAPES = frozenset(
     f"aten.{name}"
     for name in ("view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int")
 )
+
+
+_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+_MASK = {"aten.where.self": 0, "aten.masked_fill.Scalar": 1, "aten.masked_fill.Tensor": 1}  # position of the mask
+# Torch computes with the second operand itself if it has one element.
+_EXACT_SECOND = frozenset(
+    f"aten.{name}"
+    for name in ("mul.Tensor", "div.Tensor", "div.Tensor_mode", "true_divide.Tensor", "floor_divide.default")
+)
+
+
+@in_each_graph
+def round_operands(graph: Graph) -> None:
+    """Convert operands in other dtypes to an elementwise operator's 16-bit float, as torch does before it computes.
+
+    Kernels and libraries compute 16-bit floats in float32. An operand that they convert themselves would have digits
+    that torch drops: the integer 257, as an operand with bfloat16, is 256 in torch. Exceptions are the masks of
+    selections, and the second operands that torch does not round.
+    """
+    for node in list(graph.nodes):
+        if isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags:
+            _round_tensors(node)
+
+
+def _round_tensors(node: Node) -> None:
+    name = op_name(node)
+    operands = [
+        (position, arg)
+        for position, arg in enumerate(node.args)
+        if isinstance(arg, Node) and isinstance(arg.meta.get("val"), torch.Tensor) and position != _MASK.get(name)
+    ]
+    if len({tensor(arg).dtype for _, arg in operands}) < 2:
+        return
+    _, dtype = elementwise_dtypes(*(tensor(arg) for _, arg in operands), type_promotion_kind=_KIND)
+    if dtype not in _HALVES or not isinstance(node.meta.get("val"), torch.Tensor):
+        return
+    if tensor(node).dtype not in (dtype, torch.bool):  # such as float_power, which computes in float64
+        return
+    for position, arg in operands:
+        if tensor(arg).dtype is dtype or (position == 1 and name in _EXACT_SECOND and _has_one_element(arg)):
+            continue
+        with node.graph.inserting_before(node):
+            converted = make_like(node, aten._to_copy.default, (arg,), {"dtype": dtype})
+        node.update_arg(position, converted)
+
+
+def _has_one_element(node: Node) -> bool:
+    return all(isinstance(s, int) and s == 1 for s in tensor(node).shape)

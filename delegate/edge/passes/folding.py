@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -19,7 +18,6 @@ from torch.fx.node import map_arg
 from delegate.edge.build import Constants, is_pure
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, draws, is_static, nbytes, op_name, tensor, tensors
-from delegate.edge.passes import PassResult
 from delegate.edge.program import EdgeProgram
 from delegate.edge.torch_private import OpOverload, OpOverloadPacket, schema_of
 
@@ -31,45 +29,38 @@ _SMALL = frozenset({torch.int8, torch.uint8})
 _UNDEFINED = frozenset({torch.ops.aten.empty, torch.ops.aten.new_empty, torch.ops.aten.empty_like})
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantFolding:
-    """A pass that evaluates pure nodes on constants; it only stores results that the rest of the graph uses.
+def fold_constants(program: EdgeProgram, limit: int = 1 << 20, growth: float = 2.0) -> EdgeProgram:
+    """Evaluate pure nodes on constants; only results that the rest of the graph uses are stored.
 
     Args:
+        program: the program.
         limit: number of bytes that every result may have.
         growth: larger results may have this many times the bytes of their inputs.
     """
+    known: dict[Node, Any] = {
+        n: program.constants[n.name] for n in program.graph.find_nodes(op="placeholder") if program.is_constant(n)
+    }
+    folded: dict[Node, Any] = {}
+    for node in program.graph.nodes:
+        if _is_foldable(node, known, limit, growth) and (value := _evaluate(node, known)) is not None:
+            known[node] = folded[node] = value
+    return _store(program, folded)
 
-    limit: int = 1 << 20
-    growth: float = 2.0
 
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        known: dict[Node, Any] = {
-            n: program.constants[n.name] for n in program.graph.find_nodes(op="placeholder") if program.is_constant(n)
-        }
-        constants = frozenset(known)
-        for node in program.graph.nodes:
-            if self._foldable(node, known):
-                value = _evaluate(node, known)
-                if value is not None:
-                    known[node] = value
-        return _store(program, {n: v for n, v in known.items() if n not in constants})
-
-    def _foldable(self, node: Node, known: dict[Node, Any]) -> bool:
-        if node.op != "call_function" or not all(n in known for n in node.all_input_nodes):
-            return False
-        if node.target is operator.getitem:
-            return True
-        target = node.target
-        if not isinstance(target, OpOverload):
-            return False
-        if target.namespace not in _NAMESPACES and op_name(node) not in _QUANTIZE:
-            return False
-        if target.overloadpacket in _UNDEFINED or not tensors(node) or not is_static(node) or not is_pure(node):
-            return False
-        taken = sum(map(nbytes, node.all_input_nodes))
-        limit = 0 if _decodes(node) else self.limit
-        return nbytes(node) <= max(limit, self.growth * taken)
+def _is_foldable(node: Node, known: dict[Node, Any], limit: int, growth: float) -> bool:
+    if node.op != "call_function" or not all(n in known for n in node.all_input_nodes):
+        return False
+    if node.target is operator.getitem:
+        return True
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return False
+    if target.namespace not in _NAMESPACES and op_name(node) not in _QUANTIZE:
+        return False
+    if target.overloadpacket in _UNDEFINED or not tensors(node) or not is_static(node) or not is_pure(node):
+        return False
+    taken = sum(map(nbytes, node.all_input_nodes))
+    return nbytes(node) <= max(0 if _decodes(node) else limit, growth * taken)
 
 
 def _decodes(node: Node) -> bool:
@@ -88,17 +79,15 @@ def _evaluate(node: Node, known: dict[Node, Any]) -> Any:
         return None  # it fails on the caller's machine as it does here, if it is ever reached
 
 
-def _store(program: EdgeProgram, folded: dict[Node, Any]) -> PassResult:
+def _store(program: EdgeProgram, folded: dict[Node, Any]) -> EdgeProgram:
     constants = Constants(program)
-    erased = 0
     for node, value in folded.items():
         if isinstance(value, torch.Tensor) and any(user not in folded for user in node.users):
             node.replace_all_uses_with(constants.add(f"{node.name}_folded", value, node.name))
     for node in reversed(folded):
         if not node.users:
             program.graph.erase_node(node)
-            erased += 1
-    return PassResult(constants.done(), erased > 0)
+    return constants.done()
 
 
 _NORMS = frozenset({"aten._native_batch_norm_legit_no_training.default", "aten.batch_norm.default"})
@@ -110,22 +99,18 @@ _LINEARS = {"aten.linear.default": (0, 1, 2), "aten.addmm.default": (1, 2, 0)}
 _LAYERS = _CONVOLUTIONS | _LINEARS
 
 
-@dataclass(frozen=True, slots=True)
-class BatchNormFolding:
-    """A pass that folds a BatchNorm into the layer before it.
+def fold_batch_norms(program: EdgeProgram) -> EdgeProgram:
+    """Fold each BatchNorm into the layer before it.
 
     The layer must have no other user, and all parameters must be constant, and new weights are computed in float64. The
     layer keeps its name, and the BatchNorm is removed.
     """
-
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        constants, folded = Constants(program), 0
-        for norm in [n for n in program.graph.nodes if n.op == "call_function" and op_name(n) in _NORMS]:
-            layer = norm.args[0]
-            if isinstance(layer, Node) and _fits(program, layer, norm):
-                _fold(constants, layer, norm)
-                folded += 1
-        return PassResult(constants.done(), folded > 0)
+    constants = Constants(program)
+    for norm in [n for n in program.graph.nodes if n.op == "call_function" and op_name(n) in _NORMS]:
+        layer = norm.args[0]
+        if isinstance(layer, Node) and _fits(program, layer, norm):
+            _fold(constants, layer, norm)
+    return constants.done()
 
 
 def _fits(program: EdgeProgram, layer: Node, norm: Node) -> bool:

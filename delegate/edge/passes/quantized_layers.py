@@ -10,46 +10,32 @@ layer would be one pattern of a backend, without the nodes between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
 from torch.fx import Graph, Node
 
 from delegate.edge.build import make_like
-from delegate.edge.graphs import graph_modules
 from delegate.edge.node import arguments, is_constant, op_name, tensor, tensors
-from delegate.edge.passes import PassResult
-from delegate.edge.program import EdgeProgram
+from delegate.edge.passes import in_each_graph
 
 aten = torch.ops.aten
 _OFFSET = 128
 
 
-@dataclass(frozen=True, slots=True)
-class SignedProducts:
-    """A pass that rewrites unsigned products in place; it runs before constant folding."""
-
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        modified = False
-        for module in graph_modules(program.graph_module):
-            for node in module.graph.find_nodes(op="call_function", target=aten.sub.Tensor):
-                modified |= _rewrite(node)
-        return PassResult(program, modified)
-
-
-def _rewrite(sub: Node) -> bool:
-    product, correction = sub.args[:2]
-    if not _calls(product, "aten._int_mm.default") or arguments(sub)["alpha"] != 1:
-        return False
-    left, right = product.args
-    signed = _to_signed(left)
-    if signed is None or not _is_correction(correction, right):
-        return False
-    with sub.graph.inserting_before(sub):
-        sub.replace_all_uses_with(make_like(product, aten._int_mm.default, (signed, right), {}))
-    sub.graph.erase_node(sub)
-    return True
+@in_each_graph
+def sign_products(graph: Graph) -> None:
+    """Rewrite unsigned products as signed ones, in place, before constants are folded."""
+    for sub in graph.find_nodes(op="call_function", target=aten.sub.Tensor):
+        product, correction = sub.args[:2]
+        if not _calls(product, "aten._int_mm.default") or arguments(sub)["alpha"] != 1:
+            continue
+        left, right = product.args
+        signed = _to_signed(left)
+        if signed is not None and _is_correction(correction, right):
+            with graph.inserting_before(sub):
+                sub.replace_all_uses_with(make_like(product, aten._int_mm.default, (signed, right), {}))
+            graph.erase_node(sub)
 
 
 def _to_signed(left: Any) -> Node | None:
@@ -88,17 +74,17 @@ _LAYERS = frozenset(f"aten.{name}.default" for name in ("linear", "convolution",
 _DECODES = ("quantized_decomposed.dequantize_per_", "torchao.dequantize_affine.")
 
 
-@dataclass(frozen=True, slots=True)
-class SplitDecodings:
-    """A pass that adds a separate decoding node for each layer that reads a decoded constant with other users."""
-
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        modified = False
-        for module in graph_modules(program.graph_module):
-            for node in list(module.graph.nodes):
-                if node.op == "call_function" and _decodes_constant(node):
-                    modified |= _split(module.graph, node)
-        return PassResult(program, modified)
+@in_each_graph
+def split_decodings(graph: Graph) -> None:
+    """Add a separate decoding node for each layer that reads a decoded constant with other users."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and _decodes_constant(node):
+            layers = [user for user in node.users if _is_layer(user)]
+            keeps_own = len(layers) == len(node.users)
+            for layer in layers[keeps_own:]:
+                with graph.inserting_after(node):
+                    own = make_like(node, node.target, node.args, node.kwargs)
+                layer.replace_input_with(node, own)
 
 
 def _decodes_constant(node: Node) -> bool:
@@ -106,16 +92,6 @@ def _decodes_constant(node: Node) -> bool:
         return False
     held = node.all_input_nodes
     return all(map(is_constant, held)) and tensors(held[0])[0].dtype in _SMALL
-
-
-def _split(graph: Graph, node: Node) -> bool:
-    layers = [user for user in node.users if _is_layer(user)]
-    keeps_own = len(layers) == len(node.users)
-    for layer in layers[keeps_own:]:
-        with graph.inserting_after(node):
-            own = make_like(node, node.target, node.args, node.kwargs)
-        layer.replace_input_with(node, own)
-    return len(layers) > keeps_own
 
 
 def _is_layer(user: Node) -> bool:

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
 from delegate.edge.build import is_pure
 from delegate.edge.graphs import drop_unused, graph_modules
 from delegate.edge.node import arguments, op_name, tensors
-from delegate.edge.passes import PassResult
+from delegate.edge.passes import in_each_graph
 from delegate.edge.program import EdgeProgram
 
 
-@dataclass(frozen=True, slots=True)
-class NoOpRemoval:
-    """A pass that removes copies, casts, reshapes, slices and arithmetic without effect.
+@in_each_graph
+def remove_no_ops(graph: Graph) -> None:
+    """Remove copies, casts, reshapes, slices and arithmetic without effect.
 
     A copy of a placeholder that is a result stays: the caller and a state each own their memory.
     """
-
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        removed = sum(_remove(module) for module in graph_modules(program.graph_module))
-        return PassResult(program, removed > 0)
-
-
-def _remove(module: GraphModule) -> int:
-    removed = 0
-    for node in list(module.graph.nodes):
+    for node in list(graph.nodes):
         source = no_op_source(node)
-        if source is not None and not (source.op == "placeholder" and any(u.op == "output" for u in node.users)):
-            node.replace_all_uses_with(source)
-            module.graph.erase_node(node)
-            removed += 1
-    return removed
+        if source is not None:
+            replace_by(node, source)
+
+
+def replace_by(node: Node, source: Node) -> None:
+    """Let the users of a node read its source, unless the node is a result's copy of a placeholder."""
+    if source.op != "placeholder" or all(user.op != "output" for user in node.users):
+        node.replace_all_uses_with(source)
+        node.graph.erase_node(node)
 
 
 def no_op_source(node: Node) -> Node | None:
@@ -99,17 +95,9 @@ _CONDITIONS: dict[str, Condition] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CommonSubexpressionElimination:
-    """A pass that merges pure nodes with the same operator and arguments; linear in the size of the graph."""
-
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        merged = sum(_merge(module.graph) for module in graph_modules(program.graph_module))
-        return PassResult(program, merged > 0)
-
-
-def _merge(graph: Graph) -> int:
-    merged = 0
+@in_each_graph
+def merge_equal_nodes(graph: Graph) -> None:
+    """Merge pure nodes with the same operator and arguments; linear in the size of the graph."""
     first: dict[Hashable, Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or not is_pure(node):
@@ -119,8 +107,6 @@ def _merge(graph: Graph) -> int:
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
-            merged += 1
-    return merged
 
 
 def _key(value: Any) -> Hashable:
@@ -132,19 +118,16 @@ def _key(value: Any) -> Hashable:
     return (type(value), repr(value))
 
 
-@dataclass(frozen=True, slots=True)
-class DeadCodeElimination:
-    """A pass that erases nodes and constants without users, also in bodies of control flow, while states stay."""
-
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        dropped = sum(drop_unused(module.graph) for module in graph_modules(program.graph_module))
-        unused = [n for n in program.graph.find_nodes(op="placeholder") if not n.users and program.is_constant(n)]
-        for node in unused:
-            program.graph.erase_node(node)
-        gone = {node.name for node in unused}
-        pruned = replace(
-            program,
-            constants={k: v for k, v in program.constants.items() if k not in gone},
-            constant_names={k: v for k, v in program.constant_names.items() if k not in gone},
-        )
-        return PassResult(pruned, dropped > 0 or bool(gone))
+def remove_unused(program: EdgeProgram) -> EdgeProgram:
+    """Erase nodes and constants without users, also in bodies of control flow, while states stay."""
+    for module in graph_modules(program.graph_module):
+        drop_unused(module.graph)
+    unused = [n for n in program.graph.find_nodes(op="placeholder") if not n.users and program.is_constant(n)]
+    for node in unused:
+        program.graph.erase_node(node)
+    gone = {node.name for node in unused}
+    return replace(
+        program,
+        constants={k: v for k, v in program.constants.items() if k not in gone},
+        constant_names={k: v for k, v in program.constant_names.items() if k not in gone},
+    )

@@ -1,49 +1,39 @@
-"""Movement of views that merge a dynamic size with other sizes: they sink after the operators that follow them.
-
-With a dynamic batch, a product of matrices reshapes (batch, heads, length, channels) to (batch * heads, length,
-channels), and back, since few libraries infer two sizes of a reshape. Without merged sizes, none has to infer any.
-"""
+"""Rewrites of views: chains of views are fused, and those that merge a dynamic size sink."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from delegate.edge.build import make_like
-from delegate.edge.graphs import graph_modules
 from delegate.edge.node import op_name, tensor
-from delegate.edge.passes import PassResult
-from delegate.edge.program import EdgeProgram
+from delegate.edge.passes import in_each_graph
+from delegate.edge.passes.redundancy import replace_by, same_shape
 
 aten = torch.ops.aten
 _VIEWS = frozenset({"aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"})
 Groups = list[list[int]]  # for each dimension of a view, those of its source that it joins
 
 
-@dataclass(frozen=True, slots=True)
-class SinkMerges:
-    """A pass that moves merging views after permutes, products and the like, and splitting views before permutes.
+@in_each_graph
+def sink_merges(graph: Graph) -> None:
+    """Move views that merge a dynamic size with other sizes after the operators that follow them.
 
-    Static programs do not change.
+    With a dynamic batch, a product of matrices reshapes (batch, heads, length, channels) to (batch * heads, length,
+    channels), and back, since few libraries infer two sizes of a reshape. Without merged sizes, none has to infer any.
+    Splitting views move before permutes. Static programs do not change.
     """
-
-    def __call__(self, program: EdgeProgram) -> PassResult:
-        moved = 0
-        for module in graph_modules(program.graph_module):
-            for node in list(module.graph.nodes):
-                rule = _RULES.get(op_name(node)) if node.op == "call_function" else None
-                if rule is not None:
-                    with module.graph.inserting_before(node):
-                        replacement = rule(node)
-                    if replacement is not None:
-                        node.replace_all_uses_with(replacement)
-                        moved += 1
-        return PassResult(program, moved > 0)
+    for node in list(graph.nodes):
+        rule = _RULES.get(op_name(node)) if node.op == "call_function" else None
+        if rule is not None:
+            with graph.inserting_before(node):
+                replacement = rule(node)
+            if replacement is not None:
+                node.replace_all_uses_with(replacement)
 
 
 def _merge(node: Any) -> Groups | None:
@@ -199,3 +189,45 @@ _RULES: dict[str, Callable[[Node], Node | None]] = {
     **{f"aten.{name}": _after_one for name in _ELEMENTWISE},
     **dict.fromkeys(_VIEWS, _split_before_permute),
 }
+
+
+_RESHAPES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "unsqueeze.default",
+        "reshape.default",
+    )
+)
+_TAKES_SIZES = frozenset({"aten.view.default", "aten.reshape.default"})
+
+
+@in_each_graph
+def fuse_views(graph: Graph) -> None:
+    """Compose permutations, keep the last of several reshapes, and remove inverse pairs."""
+    for node in list(graph.nodes):
+        if node.op == "call_function":
+            _shorten(node)
+
+
+def _shorten(node: Node) -> None:
+    """Let a node read the input of the view before it, which is shortened already."""
+    source = node.args[0] if node.args else None
+    origin = source.args[0] if isinstance(source, Node) and source.op == "call_function" and source.args else None
+    if not isinstance(source, Node) or not isinstance(origin, Node):
+        return
+    names = op_name(node), op_name(source)
+    if names == ("aten.permute.default",) * 2:
+        inner = source.args[1]
+        order = [inner[d] % len(inner) for d in node.args[1]]  # type: ignore
+        node.args = (origin, order)
+        if order == list(range(len(order))):
+            replace_by(node, origin)
+    elif _RESHAPES.issuperset(names):
+        if same_shape(tensor(origin), tensor(node)):
+            replace_by(node, origin)
+        elif names[0] in _TAKES_SIZES:
+            node.args = (origin, *node.args[1:])
