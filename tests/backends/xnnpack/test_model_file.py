@@ -10,8 +10,7 @@ from torch import nn
 import delegate
 from delegate.backends.xnnpack.runtime import delegate as runtime
 from delegate.backends.xnnpack.runtime import interpreted, litert, sharing
-from delegate.backends.xnnpack.runtime.compiled import CompiledEngine
-from delegate.backends.xnnpack.runtime.litert import ModelFile
+from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile
 from delegate.quantization import Settings, quantize
 from tests.support.lowering import assert_runs, assert_same, backend_delegates
 
@@ -107,7 +106,7 @@ def test_answers_stay(name, dynamic, tmp_path, released, monkeypatch):
     assert not released
     shared = [delegate.load(tmp_path / "model.dlg") for _ in range(2)]
     assert len(released) >= count
-    assert all(type(backend_delegates(p)[0]._engine) is CompiledEngine for p in shared)
+    assert all(type(backend_delegates(p)[0]._engine) is CompiledModel for p in shared)
     used = {id(backend_delegates(p)[0]._engine._packed) for p in shared}
     assert len(used) == 1
     monkeypatch.setattr(runtime, "LARGE", 2**62)
@@ -123,7 +122,7 @@ def test_small_partitions_share_where_a_program_has_many(many, tmp_path, monkeyp
     monkeypatch.setattr(runtime, "LAYER", size)
     monkeypatch.setattr(runtime, "MANY", size if many else size + 1)
     engine = backend_delegates(delegate.load(tmp_path / "model.dlg"))[0]._engine
-    assert type(engine) is (CompiledEngine if many else interpreted.Interpreted)
+    assert type(engine) is (CompiledModel if many else interpreted.Interpreted)
 
 
 def test_without_such_files(tmp_path, released, monkeypatch):
@@ -156,7 +155,7 @@ def test_another_litert_shares_nothing(tmp_path, released, monkeypatch, cause):
     told = [str(w.message) for w in caught]
     assert len(told) == (cause == "another version")
     assert all("take twice the memory" in sentence for sentence in told)
-    assert type(backend_delegates(program)[0]._engine) is not CompiledEngine
+    assert type(backend_delegates(program)[0]._engine) is not CompiledModel
     monkeypatch.undo()
     assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])
 
@@ -168,8 +167,8 @@ def test_packed_weights_of_other_layers_are_not_taken(tmp_path, released, monkey
     monkeypatch.setattr(sharing, "packing_key", lambda *_: "the same")
     other = delegate.load(tmp_path / "other.dlg")
     program = delegate.load(tmp_path / "model.dlg")
-    assert type(backend_delegates(other)[0]._engine) is CompiledEngine
-    assert type(backend_delegates(program)[0]._engine) is not CompiledEngine
+    assert type(backend_delegates(other)[0]._engine) is CompiledModel
+    assert type(backend_delegates(program)[0]._engine) is not CompiledModel
     assert "the same" not in sharing._OPEN
     monkeypatch.setattr(runtime, "LARGE", 2**62)
     assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])

@@ -19,7 +19,6 @@ from delegate.backend.lowering import LoweringTable, TableBackend, normal_number
 from delegate.backend.qdq import DECODES, Coded, coded
 from delegate.backend.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.empty_sizes import CompiledPart, require_without_elements
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
 from delegate.backends.xnnpack.aot.lowerings.quantization import BLOCK, SCALED_PRODUCT, lower_layer
@@ -92,18 +91,20 @@ class XnnpackBackend(TableBackend):
     def preprocess(self, region: Region) -> PreprocessResult:
         if refused_nodes := find_unrounded(region) | collapsed_sizes(region, PRODUCTS):
             raise RegionRefused(refused_nodes)
-        builder, compiled = self._compile(region)
-        blob = compiled.model
+        builder = self._lower_region(region)
+        try:
+            blob, inputs, outputs = builder.finish()
+        except ModelTooLarge as error:
+            raise RegionRefused({_largest_node(region): str(error)}) from error
         rest, places, data = extract_constants(blob, builder.model.constants(blob))
         reasons = find_rejected(builder.model, blob)
         if reasons:
             raise RegionRefused(reasons)
-        require_without_elements(region, compiled)
-        specs = {**self._specs(region), "inputs": compiled.inputs, "outputs": compiled.outputs, "weights": places}
+        specs = {**self._specs(region), "inputs": inputs, "outputs": outputs, "weights": places}
         notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
         return PreprocessResult(rest, specs, notes, data=tuple(data))
 
-    def _compile(self, region: Region) -> tuple[RegionBuilder, CompiledPart]:
+    def _lower_region(self, region: Region) -> RegionBuilder:
         region = rewrite(region)
         builder = RegionBuilder(region, exact_nan=self.options.nan == "exact")
         products = {p.nodes[-1]: p for p in region.patterns if p.name == SCALED_PRODUCT}
@@ -114,10 +115,7 @@ class XnnpackBackend(TableBackend):
                 self.table.pattern(SCALED_PRODUCT).lower(builder, node)
             elif node.op == "call_function" and not builder.has(node) and node not in inside and tensors(node):
                 self._lower(builder, node)
-        try:
-            return builder, CompiledPart(*builder.finish())
-        except ModelTooLarge as error:
-            raise RegionRefused({_largest_node(region): str(error)}) from error
+        return builder
 
     def reproduction(self, artifact: PreprocessResult) -> Reproduction:
         specs, data = artifact.compile_specs, [memoryview(part) for part in artifact.data]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,35 +33,8 @@ _OTHER_SIZES = "call it with sizes that the model accepts; if it accepts these, 
 Reopen = Callable[[ReportOperator], Delegate | None]
 
 
-class Engine(Protocol):
-    """An engine that runs a model, of which every method raises ValueError or RuntimeError if LiteRT fails.
-
-    Attributes:
-        sources: arrays to fill before a run.
-        results: arrays that a run has filled.
-        run: runs it.
-    """
-
-    @property
-    def sources(self) -> Sequence[Any]: ...
-
-    @property
-    def results(self) -> Sequence[Any]: ...
-
-    @property
-    def run(self) -> Callable[[], object]: ...
-
-    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Resize the inputs, which replaces all arrays."""
-
-    def look(self) -> None:
-        """Update the results of the last run, of a model whose sizes change."""
-
-    def end_run(self) -> None:
-        """Release what a run took, of a model whose sizes change: its results are copied, or it has failed."""
-
-    def close(self) -> None:
-        """Free the model."""
+# An engine runs a model. Each of its methods raises ValueError or RuntimeError if LiteRT fails.
+Engine = Interpreted | CompiledModel
 
 
 class XnnpackDelegate(Delegate):
@@ -83,7 +56,7 @@ class XnnpackDelegate(Delegate):
     ) -> None:
         self._engine, self._dynamic, self._reopen = engine, specs["dynamic"], reopen
         self._tensors = graph.inputs, graph.outputs  # not the whole graph, which holds the scales of all weights
-        self._types = _types(specs)
+        self._types = [[DType[name] for name in names] for names in specs["types"]]  # of inputs, of outputs
         input_types, output_types = self._types
         self._input_conversions = tuple(_WIDE.get(t) for t in input_types)
         self._output_conversions = tuple(_ROUNDED.get(t) for t in output_types)
@@ -123,13 +96,10 @@ class XnnpackDelegate(Delegate):
             for own, array, convert in zip(engine.sources, inputs, self._input_conversions):  # noqa: B905 - `prepare` has counted them
                 own[...] = array if convert is None else convert(array)
             engine.run()
-            if self._dynamic:
-                engine.look()
-                if [x.shape for x in engine.results] != [x.shape for x in outputs]:
-                    raise ValueError(
-                        f"it returns {[x.shape for x in engine.results]}, not {[x.shape for x in outputs]}"
-                    )
-            for array, own, convert_back in zip(outputs, engine.results, self._output_conversions):  # noqa: B905
+            results = engine.results
+            if self._dynamic and [x.shape for x in results] != [x.shape for x in outputs]:
+                raise ValueError(f"it returns {[x.shape for x in results]}, not {[x.shape for x in outputs]}")
+            for array, own, convert_back in zip(outputs, results, self._output_conversions):  # noqa: B905
                 if convert_back is None:
                     array[...] = own
                 else:
@@ -146,12 +116,6 @@ class XnnpackDelegate(Delegate):
 
     def close(self) -> None:
         self._engine.close()
-
-
-def _types(specs: Mapping[str, Any]) -> list[list[DType]]:
-    """Return the dtypes of a partition's inputs and outputs."""
-    floats = (["float32"] * len(specs["inputs"]), ["float32"] * len(specs["outputs"]))  # in files of format 3
-    return [[DType[name] for name in names] for names in specs.get("types", floats)]
 
 
 def _to_float16(values: Array, out: Array) -> None:
@@ -201,8 +165,19 @@ class XnnpackRuntime(BackendRuntime):
             model = assembly.result()
             graph = verify(memoryview(model), compile_specs["inputs"], compile_specs["outputs"])
         except (ValueError, LookupError, TypeError) as error:
-            raise _damage_error(error) from error
-        return _create_delegate(partial(_interpret, model), graph, compile_specs, reopen)
+            problem = "the model was not written by this backend"
+            raise BackendFailed(problem, where=str(error), remedy=_DAMAGED) from error
+        with _prepare():
+            return XnnpackDelegate(_interpret(model, compile_specs), graph, compile_specs, reopen)
+
+
+@contextmanager
+def _prepare() -> Iterator[None]:
+    """Raise BackendFailed for errors of LiteRT, and for specs that do not fit the model."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error
 
 
 def _create_profiled(
@@ -211,20 +186,14 @@ def _create_profiled(
     """Create a delegate that reports XNNPACK's operators; return None if LiteRT reports none here."""
     if sys.platform != "linux" or library() is None:
         return None
-    from delegate.backends.xnnpack.runtime.compiled import ProfiledEngine  # most programs are not profiled
-
     content = memoryview(assemble(blob, constants))
     model = ModelFile(content.nbytes)
     try:
         model.write(0, content)
         graph = verify(content, specs["inputs"], specs["outputs"])
-        dtypes = ([tensor.dtype for tensor in tensors] for tensors in (graph.inputs, graph.outputs))
-
-        def make(graph: Graph, specs: Mapping[str, Any]) -> Engine:
-            compiled = CompiledModel(model.descriptor, _threads(specs), None, *dtypes, is_profiled=True)
-            return ProfiledEngine(compiled, graph, specs["dynamic"], report)
-
-        return _create_delegate(make, graph, specs)
+        with _prepare():
+            engine = CompiledModel(model.descriptor, graph, _threads(specs), None, report).bind(specs["dynamic"])
+            return XnnpackDelegate(engine, graph, specs)
     finally:
         model.close()
 
@@ -236,7 +205,8 @@ def _large(blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any
         for start, rest in split_at_constants(blob, constants):
             model.write(start, rest)
         graph = verify(model.view, specs["inputs"], specs["outputs"], [(p.start, p.size) for p in constants])
-        return _create_delegate(partial(_share, model, constants), graph, specs, reopen)
+        with _prepare():
+            return XnnpackDelegate(_share(model, constants, graph, specs), graph, specs, reopen)
     except BaseException:
         model.close()
         raise
@@ -256,28 +226,12 @@ def _share(model: ModelFile, constants: Sequence[Piece], graph: Graph, specs: Ma
         model.write(piece.start, piece.content())
     content = bytes(model.view)
     model.close()
-    return _interpret(content, graph, specs)
+    return _interpret(content, specs)
 
 
-def _interpret(model: bytes, graph: Graph, specs: Mapping[str, Any]) -> Engine:
+def _interpret(model: bytes, specs: Mapping[str, Any]) -> Engine:
     return Interpreted(open_interpreter(model, _threads(specs)), specs["inputs"], specs["outputs"], specs["dynamic"])
 
 
 def _threads(specs: Mapping[str, Any]) -> int:
     return min(specs.get("threads") or cores(), cores())
-
-
-def _create_delegate(
-    make: Callable[[Graph, Mapping[str, Any]], Engine],
-    graph: Graph,
-    specs: Mapping[str, Any],
-    reopen: Reopen | None = None,
-) -> XnnpackDelegate:
-    try:
-        return XnnpackDelegate(make(graph, specs), graph, specs, reopen)
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise BackendFailed("LiteRT cannot prepare the model", where=str(error)) from error
-
-
-def _damage_error(error: Exception) -> BackendFailed:
-    return BackendFailed("the model was not written by this backend", where=str(error), remedy=_DAMAGED)

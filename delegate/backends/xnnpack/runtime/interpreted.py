@@ -50,7 +50,7 @@ class Interpreted:
         self._wrapper = interpreter._interpreter
         self._inputs, self._outputs, self._dynamic = tuple(inputs), tuple(outputs), dynamic
         self.sources: list[Any] = []
-        self.results: list[Any] = []
+        self._results: list[Any] = []
         self.run = self._wrapper.Invoke
         if not dynamic:
             self._bind()
@@ -59,11 +59,13 @@ class Interpreted:
         """Plan memory for the current sizes and view it as arrays."""
         self._wrapper.AllocateTensors()
         self.sources = [self._view_tensor(i) for i in self._inputs]
-        self.look()
+        if not self._dynamic:
+            self._results = [self._view_tensor(i) for i in self._outputs]
 
-    def look(self) -> None:
-        """Update the result arrays: XNNPACK may move them when sizes change."""
-        self.results = [self._view_tensor(i) for i in self._outputs]
+    @property
+    def results(self) -> list[Any]:
+        """Return the arrays that the last run has filled: XNNPACK may move those of dynamic sizes."""
+        return [self._view_tensor(i) for i in self._outputs] if self._dynamic else self._results
 
     def _view_tensor(self, index: int) -> Any:
         """Return a tensor's memory. LiteRT copies tensors without dimensions, so these need a wrapper."""
@@ -72,7 +74,7 @@ class Interpreted:
 
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Resize the inputs."""
-        self.sources, self.results = [], []
+        self.sources = []
         for index, shape in zip(self._inputs, shapes, strict=True):
             self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False)
         self._bind()
@@ -82,7 +84,7 @@ class Interpreted:
 
     def close(self) -> None:
         """Release the interpreter."""
-        self.sources, self.results = [], []
+        self.sources, self._results = [], []
         self._wrapper = self._owner = self.run = None
 
 

@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from delegate.backends.xnnpack.runtime.verifier import Graph
 from delegate.common.interrupts import interruptible
 from delegate.common.user_warnings import warn_user
+from delegate.runtime.backend import ReportOperator
 
 VERSION = "2.3."  # of LiteRT with these structures
 PADDING = 64  # bytes: alignment of arrays; XNNPACK may read this many bytes beyond their ends
@@ -209,72 +211,91 @@ class ModelFile:
 
 
 class CompiledModel:
-    """A model that LiteRT has compiled for the CPU, with arrays that it reads and fills in place.
+    """A model that LiteRT has compiled for the CPU, as an `Engine` whose arrays it reads and fills in place.
 
     Args:
         model: descriptor of its file, which the caller closes.
+        graph: the verified model.
         threads: number of threads.
         packed: descriptor of a file with packed weights, which the model closes. An empty file is written; the content
             of another is used. None: the model packs its weights in its own memory.
-        inputs, outputs: dtypes of its tensors.
-        is_profiled: true to record the operators of each run.
-
-    Attributes:
-        sources, results: the arrays; none before `bind` or `resize`. All models of a thread share the memory of
-            `resize`: its arrays are valid from `move_to_thread` until another model runs in this thread.
+        report: receives XNNPACK's operators after each run; None to record none.
 
     Raises:
         RuntimeError: LiteRT fails in a method, or runs operators with its own kernels.
     """
 
     def __init__(
-        self,
-        model: int,
-        threads: int,
-        packed: int | None,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-        *,
-        is_profiled: bool = False,
+        self, model: int, graph: Graph, threads: int, packed: int | None = None, report: ReportOperator | None = None
     ) -> None:
-        self.sources: list[Array] = []
         self.results: list[Array] = []
-        self._types = (tuple(inputs), tuple(outputs))
+        self._sources: list[Array] = []
+        self._inputs, self._outputs = (
+            graph.inputs,
+            graph.outputs,
+        )  # not the graph, which holds the scales of all weights
+        self._report, self._is_dynamic = report, False
+        self._packed: object = None
         self._buffers: tuple[list[c_void_p], list[c_void_p]] = ([], [])
         self._run: Callable[[], int] = _unbound
         self._memory = _NO_MEMORY  # of the arrays
         self._has_taken = False  # that memory, from the thread of the present run
-        self._model = self._compile_model = self._profiler = c_void_p()
+        self._model = self._compiled = self._profiler = c_void_p()
         try:
-            self._compile(model, threads, packed, is_profiled)
+            self._compile(model, threads, packed)
         except BaseException:
             self.close()
             raise
 
-    def _compile(self, model: int, threads: int, packed: int | None, is_profiled: bool) -> None:
+    def _compile(self, model: int, threads: int, packed: int | None) -> None:
         environment = _environment(os.getpid())
         self._model = _create("CreateModelFromFd", environment, model, 0, os.fstat(model).st_size)
         cache = "" if packed is None else f"weight_cache_file_descriptor = {packed}\n"
         options = {_XNNPACK: f"num_threads = {threads}\n{cache}"}
-        if is_profiled:
+        if self._report is not None:
             options[_RUN] = "enable_profiling = true\n"
-        self._compile_model = _compile_model(environment, self._model, options)
+        self._compiled = _compile_model(environment, self._model, options)
         is_complete = c_bool()
-        _call("CompiledModelIsFullyAccelerated", self._compile_model, byref(is_complete))
+        _call("CompiledModelIsFullyAccelerated", self._compiled, byref(is_complete))
         if not is_complete.value:
             raise RuntimeError("LiteRT runs some operators on its own kernels, not on XNNPACK")
-        if is_profiled:
-            self._profiler = _create("CompiledModelGetProfiler", self._compile_model)
+        if self._report is not None:
+            self._profiler = _create("CompiledModelGetProfiler", self._compiled)
             _call("StartProfiler", self._profiler)
 
-    def bind(self, inputs: Sequence[tuple[int, ...]]) -> None:
-        """Allocate arrays: inputs of these sizes, which are the model's, and outputs of computed sizes."""
-        self._allocate_arrays(inputs, self._output_sizes(), _zeros)
+    def bind(self, dynamic: bool, packed: object = None) -> CompiledModel:
+        """Allocate the arrays, and return the model.
+
+        Args:
+            dynamic: true if sizes change; then `resize` allocates.
+            packed: the owner of shared packed weights, which must outlive the model.
+        """
+        self._is_dynamic, self._packed = dynamic, packed
+        if not dynamic:
+            sizes = self._output_sizes()
+            if sizes != [tensor.shape for tensor in self._outputs]:
+                raise RuntimeError("the model returns other sizes than it declares")
+            self._allocate_arrays([tensor.shape for tensor in self._inputs], sizes, _zeros)
+        return self
+
+    @property
+    def sources(self) -> list[Array]:
+        """Return the arrays to fill, of dynamic sizes in the memory of this thread, until `end_run`.
+
+        All models of a thread share that memory. A signal handler, which interrupts this run, may run another model in
+        this thread: it gets other memory.
+        """
+        if self._is_dynamic:
+            if self._memory is not _THREAD.memory:
+                inputs, outputs = ([x.shape for x in arrays] for arrays in (self._sources, self.results))
+                self._allocate_arrays(inputs, outputs, _THREAD.memory_of_size)
+            _THREAD.memory, self._has_taken = _NO_MEMORY, True
+        return self._sources
 
     def _output_sizes(self) -> list[tuple[int, ...]]:
         """Return the sizes of outputs."""
-        layouts = (_Layout * len(self._types[1]))()
-        _call("GetCompiledModelOutputTensorLayouts", self._compile_model, 0, len(layouts), layouts, True)
+        layouts = (_Layout * len(self._outputs))()
+        _call("GetCompiledModelOutputTensorLayouts", self._compiled, 0, len(layouts), layouts, True)
         return [tuple(layout.sizes[: layout.rank]) for layout in layouts]
 
     def _allocate_arrays(
@@ -282,7 +303,7 @@ class CompiledModel:
     ) -> None:
         """Create arrays of these sizes, in memory from `allocate`."""
         self._unbind()
-        shapes, types = (*inputs, *outputs), (*self._types[0], *self._types[1])
+        shapes, types = (*inputs, *outputs), [t.dtype for t in (*self._inputs, *self._outputs)]
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, types, strict=True)]
         starts = [0, *accumulate(size + PADDING - size % -PADDING for size in sizes)]
         self._memory = allocate(starts.pop() + PADDING)
@@ -291,82 +312,69 @@ class CompiledModel:
             memory[at : at + size].view(t).reshape(s)
             for at, size, s, t in zip(starts, sizes, shapes, types, strict=True)
         ]
-        self.sources, self.results = views[: len(inputs)], views[len(inputs) :]
-        for buffers, arrays in zip(self._buffers, (self.sources, self.results), strict=True):
+        self._sources, self.results = views[: len(inputs)], views[len(inputs) :]
+        for buffers, arrays in zip(self._buffers, (self._sources, self.results), strict=True):
             for array in arrays:
                 buffers.append(_buffer(array))  # one by one, so that all of them are freed if one fails
-        input_handles, output_handles = ((c_void_p * len(b))(*(x.value for x in b)) for b in self._buffers)
-        run = _function("RunCompiledModel")
-        self._run = functools.partial(
-            run, self._compile_model, 0, len(input_handles), input_handles, len(output_handles), output_handles
-        )
+        handles = ((c_void_p * len(b))(*(x.value for x in b)) for b in self._buffers)
+        arguments = (part for array in handles for part in (len(array), array))
+        self._run = functools.partial(_function("RunCompiledModel"), self._compiled, 0, *arguments)
 
     def _unbind(self) -> None:
         for buffers in self._buffers:
             while buffers:
                 _destroy("TensorBuffer", buffers.pop())
-        self.sources, self.results, self._run = [], [], _unbound
+        self._sources, self.results, self._run = [], [], _unbound
 
-    def resize(self, shapes: Sequence[tuple[int, ...]], dynamic: Sequence[bool]) -> None:
+    def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Resize the dynamic inputs; all arrays are new, in this thread's memory."""
         self._unbind()
-        for index, (shape, is_dynamic) in enumerate(zip(shapes, dynamic, strict=True)):
-            if is_dynamic:
+        for index, (shape, tensor) in enumerate(zip(shapes, self._inputs, strict=True)):
+            if -1 in tensor.signature:
                 sizes = (c_int * len(shape))(*shape)
-                _call("CompiledModelResizeInputTensor", self._compile_model, 0, index, sizes, len(shape))
+                _call("CompiledModelResizeInputTensor", self._compiled, 0, index, sizes, len(shape))
         self._allocate_arrays(shapes, self._output_sizes(), _THREAD.memory_of_size)
 
-    def move_to_thread(self) -> None:
-        """Move the arrays of `resize` to the memory of the current thread, and take it until `leave_thread`.
+    def run(self) -> None:
+        """Fill the results, and report the operators if that is requested."""
+        status = self._run()
+        if status:
+            raise RuntimeError(f"LiteRtRunCompiledModel failed with status {status}")
+        if self._report is not None:
+            self._report_operators(self._report)
 
-        A signal handler, which interrupts this run, may run another model in this thread: it gets other memory.
-        """
-        if self._memory is not _THREAD.memory:
-            self._allocate_arrays(
-                [x.shape for x in self.sources], [x.shape for x in self.results], _THREAD.memory_of_size
-            )
-        _THREAD.memory, self._has_taken = _NO_MEMORY, True
-
-    def leave_thread(self) -> None:
+    def end_run(self) -> None:
         """Give the memory back to the thread, if it was taken, for the next run of any model."""
         if self._has_taken and len(self._memory) > len(_THREAD.memory):
             _THREAD.memory = self._memory
         self._has_taken = False
 
-    def run(self) -> None:
-        """Fill the results."""
-        status = self._run()
-        if status:
-            raise RuntimeError(f"LiteRtRunCompiledModel failed with status {status}")
+    def _report_operators(self, report: ReportOperator) -> None:
+        """Report XNNPACK's operators in the last run: their number, name, start and duration, in nanoseconds.
 
-    def operators(self) -> list[tuple[str, str, int, int]]:
-        """Return XNNPACK's operators in the runs since the last call, of a profiled model.
-
-        Each is its number, its name, its start and its duration, in nanoseconds. LiteRT measures whole microseconds,
-        and no starts: an operator starts here at the end of the one before it.
+        LiteRT measures whole microseconds, and no starts: an operator starts here at the end of the one before it.
         """
         count = c_int()
         _call("GetNumProfilerEvents", self._profiler, byref(count))
         events = (_ProfilerEvent * count.value)()
         _call("GetProfilerEvents", self._profiler, count.value, events)
-        operators, start = [], 0
+        start = 0
         for event in events:
             if event.kind == _INVOKE:
                 start = event.start * 1000
             elif event.kind == _OPERATOR:
                 duration = event.duration * 1000
-                operators.append((str(event.number), event.tag.decode(errors="replace"), start, duration))
+                report(str(event.number), event.tag.decode(errors="replace"), start, duration)
                 start += duration
         _call("ResetProfiler", self._profiler)
         _call("StartProfiler", self._profiler)
-        return operators
 
     def close(self) -> None:
         """Free the model. A second call does nothing."""
         self._unbind()
-        _destroy("CompiledModel", self._compile_model)
+        _destroy("CompiledModel", self._compiled)
         _destroy("Model", self._model)
-        self._compile_model = self._model = c_void_p()
+        self._compiled = self._model = c_void_p()
 
     def __del__(self) -> None:
         self.close()

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from delegate.backends.xnnpack.runtime.compiled import CompiledEngine
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile, library, version
 from delegate.backends.xnnpack.runtime.verifier import Graph, VerifiedLayer, VerifiedOperand, VerifiedTensor
 from delegate.backends.xnnpack.runtime.weights import Piece
@@ -34,7 +33,7 @@ _READ = frozenset({"TRANSPOSE_CONV"})  # whose weights LiteRT reads though they 
 
 def share(
     model: ModelFile, graph: Graph, constants: Sequence[Piece], threads: int, *, dynamic: bool, on_disk: bool
-) -> CompiledEngine | None:
+) -> CompiledModel | None:
     """Open a model that shares its packed weights, and pack them if necessary; return None if this is not possible.
 
     Args:
@@ -63,7 +62,7 @@ def share(
         if _lacks_weights(model, graph, packed):
             evict_packed(key, on_disk)
             return None
-        shared = CompiledEngine(_compile_model(model, graph, threads, packed.reader()), graph, dynamic, packed)
+        shared = CompiledModel(model.descriptor, graph, threads, packed.reader()).bind(dynamic, packed)
     except RuntimeError:
         return None
     model.release(graph.weights)
@@ -85,7 +84,7 @@ def _lacks_weights(model: ModelFile, graph: Graph, packed: PackedWeights) -> boo
     """Return true if packed weights lack some weights of a model."""
     outline = packed.outline()
     before = outline.header()
-    _compile_model(model, graph, 1, outline.writer()).close()
+    CompiledModel(model.descriptor, graph, 1, outline.writer()).close()
     return outline.header() != before
 
 
@@ -93,14 +92,9 @@ def _pack(model: ModelFile, graph: Graph, holes: Sequence[Piece], threads: int) 
     for piece in holes:
         model.write(piece.start, piece.content())
     packed = PackedWeights.empty()
-    _compile_model(model, graph, threads, packed.writer()).close()
+    CompiledModel(model.descriptor, graph, threads, packed.writer()).close()
     model.release((piece.start, piece.size) for piece in holes)
     return packed
-
-
-def _compile_model(model: ModelFile, graph: Graph, threads: int, packed: int) -> CompiledModel:
-    dtypes = ([tensor.dtype for tensor in tensors] for tensors in (graph.inputs, graph.outputs))
-    return CompiledModel(model.descriptor, threads, packed, *dtypes)
 
 
 def _contents(model: ModelFile, constants: Sequence[Piece]) -> Callable[[tuple[int, int]], bytes]:

@@ -74,9 +74,9 @@ class VerifiedTensor(NamedTuple):
     place: tuple[int, int] = (0, 0)
 
     @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """NumPy's type of an input or output; None for other types."""
-        return _DTYPES.get(self.kind)
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's type of an input or output."""
+        return _DTYPES[self.kind]
 
 
 class VerifiedOperand(NamedTuple):
