@@ -40,7 +40,7 @@ from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan as plan_graph
 from delegate.partitioner.reporting import make_report
-from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
+from delegate.partitioner.saved import BY_THE_PLAN, AppliedPlan, SavedPlan
 from delegate.partitioner.search import Search
 from delegate.program.model import DelegateSpec, Program
 from delegate.report import Report
@@ -103,6 +103,7 @@ class Compiler:
     Attributes:
         decomposed: compound operators that are not preserved for any backend.
         failures: the regions that backends failed to compile, so that nodes of them were moved.
+        applied: the plan to apply; None: plans are by costs.
         costs: plans are the cheapest by these estimates; None: plans are by preference.
         ways: method -> the way that its plan takes; the cheapest one by default; see `delegate.partitioner.search`.
         reserved: partition names of other methods in the program, which are not given again.
@@ -117,6 +118,7 @@ class Compiler:
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     failures: list[CompileFailure] = field(default_factory=list)
+    applied: AppliedPlan | None = None
     costs: Estimates | None = None
     ways: dict[str, str] = field(default_factory=dict)
     reserved: Sequence[str] = ()
@@ -240,9 +242,14 @@ class Compiler:
         Args:
             plan: The plan of the present graphs.
             refusal: the verdict on a node that a backend supports but the plan assigns to another one.
+
+        Raises:
+            PartitionError: the plan names a backend that is not selected.
         """
-        self.costs = None
-        self.partitioners = plan.partitioners(self.selection.partitioners, refusal)
+        if unknown := sorted(set(plan.backends) - self.selection.backends.keys()):
+            what = f"the plan runs nodes on {unknown[0]!r}, which is not among the backends"
+            raise PartitionError(what, remedy="name it too, or lower without the plan")
+        self.costs, self.applied = None, AppliedPlan.of(plan, refusal)
         for method in self.methods.values():
             method.forget_plan()
 
@@ -345,6 +352,7 @@ class Compiler:
             method.regions.clear()
 
     def _plan_once(self, method: _Method) -> Plan:
+        search = None if self.costs is None else Search(self.costs, self.ways.get(method.edge.name))
         return plan_graph(
             method.edge,
             self.partitioners,
@@ -353,7 +361,7 @@ class Compiler:
             refusals=method.refusals,
             taken=self._other_names(method),
             has_kernel=lambda node: has_kernel(node, self.kernels),
-            search=None if self.costs is None else Search(self.costs, self.ways.get(method.edge.name)),
+            search=self.applied or search,
         )
 
     def _other_names(self, method: _Method) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch.fx import Node
 
@@ -34,7 +34,6 @@ class Partitioner(ABC):
         time_limit: seconds of that process for the support checks of a graph, and for each region.
     """
 
-    keeps_small: ClassVar[bool] = False  # partitions of any size are formed, as in a plan that is applied
     isolate: Literal["auto", "compile", "none"] = "auto"
     time_limit: float = 600.0
 

@@ -25,6 +25,7 @@ from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assi
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
+from delegate.partitioner.saved import AppliedPlan
 from delegate.partitioner.search import NOT_CHOSEN, Search, Support, Way, seconds_of, ways
 from delegate.partitioner.state_writes import writes_of_large_states
 from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
@@ -46,7 +47,7 @@ def plan(
     refusals: Refusals | None = None,
     taken: Iterable[str] = (),
     has_kernel: HasKernel = lambda node: True,
-    search: Search | None = None,
+    search: Search | AppliedPlan | None = None,
 ) -> Plan:
     """Plan one method and the graphs of its control flow.
 
@@ -58,7 +59,8 @@ def plan(
         refusals: backend -> nodes that its library rejected after the support check -> the reason.
         taken: partition names of other methods, which this plan must not use.
         has_kernel: returns if a kernel runs a node without decomposition.
-        search: the search for the cheapest plan; None: the first backend that supports a node runs it.
+        search: the search for the cheapest plan, or a plan to apply; None: the first backend that supports a node runs
+            it.
 
     Raises:
         PartitionError: the rules do not fit the backends, or a partitioner or a check failed.
@@ -98,7 +100,7 @@ class _Planner:
     refusals: Refusals
     taken: set[str]
     has_kernel: HasKernel
-    search: Search | None
+    search: Search | AppliedPlan | None
     numbering: Counter[str] = field(default_factory=Counter)
 
     def plan(self, program: EdgeProgram, *, is_nested: bool = False) -> Plan:
@@ -146,20 +148,22 @@ class _Planner:
                 duration = time.perf_counter_ns() - start
                 supported = sum(bool(own[name]) for own in verdicts.values())
                 emit(SupportChecked(program.name, name, len(verdicts), supported, start, duration))
-        decomposed = [] if self.search is not None else self._partly_supported(checked, verdicts, queries, claims)
+        if isinstance(self.search, AppliedPlan):
+            claims = self.search.apply(program.name, verdicts, claims)
+        is_cheapest = isinstance(self.search, Search)
+        decomposed = [] if is_cheapest else self._partly_supported(checked, verdicts, queries, claims)
         for node in decomposed:
             verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
         return verdicts, claims, decomposed
 
     def _threshold(self, pins: Mapping[Node, RulePattern]) -> CostThreshold:
-        keeps_small = all(partitioner.keeps_small for partitioner in self.partitioners)
         return CostThreshold(
-            0 if keeps_small else self.rules.min_partition_size,
+            0 if isinstance(self.search, AppliedPlan) else self.rules.min_partition_size,
             frozenset(n for n, pin in pins.items() if pin.place != PORTABLE),
             self.has_kernel,
             {p.backend: self.backends[p.backend].most_constants for p in self.partitioners},
-            Estimates(read_shipped()) if self.search is None else self.search.costs,
-            by_costs=self.search is not None,
+            self.search.costs if isinstance(self.search, Search) else Estimates(read_shipped()),
+            by_costs=isinstance(self.search, Search),
         )
 
     def _assign(
@@ -171,7 +175,7 @@ class _Planner:
     ) -> tuple[list[NodeGroup], dict[Node, Verdicts], Mapping[str, float]]:
         """Return the groups of the plan, the verdicts with its reasons, and the estimated seconds of each way."""
         names, threshold = [p.backend for p in self.partitioners], self._threshold(pins)
-        if self.search is None:
+        if not isinstance(self.search, Search):
             return assign(nodes, verdicts, claims, names, threshold), verdicts, {}
         claimed = {name: {n for claim in own for n in claim.nodes} for name, own in claims.items()}
         able = {

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from torch.fx import Node
 
+from delegate.backend.aot import Claim
 from delegate.common.field_checks import fault, require_format
 from delegate.common.files import read_text, write_text
 from delegate.common.json_types import Entries, Fields, Items, Nullable, text_type
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
-from delegate.edge.program import DecompositionRound, EdgeProgram
+from delegate.edge.program import DecompositionRound
 from delegate.errors import PartitionError
-from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Partition, Plan
-from delegate.partitioner.support_query import Check
 from delegate.verdict import Reason, Verdict, no
 
 _FORMAT = 4
@@ -158,27 +156,6 @@ class SavedPlan:
         note = f"operators that only one of the plans preserves, so that nodes differ: {', '.join(in_one)}"
         return (note, *moved) if moved and in_one and None not in (self.whole, other.whole) else tuple(moved)
 
-    def partitioners(
-        self, partitioners: Iterable[Partitioner], refusal: Verdict = BY_THE_PLAN
-    ) -> tuple[Partitioner, ...]:
-        """Return partitioners that assign every node as in this plan.
-
-        Args:
-            partitioners: The partitioners that are replaced.
-            refusal: the verdict on a node that a backend supports but the plan assigns to another one.
-
-        Raises:
-            PartitionError: the plan names a backend that is not among the partitioners.
-        """
-        inner = tuple(partitioners)
-        unknown = sorted(set(self.backends) - {p.backend for p in inner})
-        if unknown:
-            remedy = "name it too, or lower without the plan"
-            raise PartitionError(
-                f"the plan runs nodes on {unknown[0]!r}, which is not among the backends", remedy=remedy
-            )
-        return tuple(AsPlanned(p, self, refusal) for p in inner)
-
     def require_applied(self, plans: Sequence[Plan], where: str = "", remedy: str = _EDIT) -> None:
         """Raise PartitionError if plans of this plan's partitioners assign a node to another backend.
 
@@ -203,37 +180,46 @@ class SavedPlan:
             raise PartitionError(f"the plan cannot be applied: {named}{more}", where=where, remedy=remedy)
 
 
-@dataclass(slots=True)
-class AsPlanned(Partitioner):
-    """The partitioner of one backend in a saved plan; it separates nodes of different partitions.
+@dataclass(frozen=True, slots=True)
+class AppliedPlan:
+    """A plan that decides where the nodes of a program run; it separates nodes of different partitions.
 
     Args:
-        inner: the replaced partitioner.
-        saved: the plan.
-        refusal: the verdict on a node that the backend supports but the plan assigns to another one.
+        partitions: graph and name of a node -> its partition.
+        refusal: the verdict on a node that a backend supports but the plan assigns to another one.
+        name_of: returns the name of a node.
     """
 
-    keeps_small: ClassVar[bool] = True
-
-    inner: Partitioner
-    saved: SavedPlan
+    partitions: Mapping[tuple[str, str], SavedPartition]
     refusal: Verdict = BY_THE_PLAN
-    _partition_of: Mapping[tuple[str, str], str] = field(init=False, repr=False)
+    name_of: Callable[[Node], str] = identity
 
-    def __post_init__(self) -> None:
-        Partitioner.__init__(self, self.inner.backend, self.inner.options)
-        own = (p for p in self.saved.partitions if p.backend == self.inner.backend)
-        self._partition_of = {(p.graph, node): p.name for p in own for node in p.nodes}
+    @classmethod
+    def of(cls, plan: SavedPlan, refusal: Verdict) -> AppliedPlan:
+        """Return a saved plan to apply."""
+        return cls({(p.graph, node): p for p in plan.partitions for node in p.nodes}, refusal)
 
-    def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:
-        return {n: self._verdict(program.name, n, check) for n in program.graph.nodes if is_compute(n)}
-
-    def _verdict(self, graph: str, node: Node, check: Check) -> Verdict:
-        partition = self._partition_of.get((graph, identity(node)))
-        verdict = check(node)
-        if partition is None:
-            return self.refusal if verdict else verdict
-        return Verdict(tag=f"{verdict.tag}{partition}", in_parts=verdict.in_parts) if verdict else verdict
+    def apply(
+        self, graph: str, verdicts: Mapping[Node, dict[str, Verdict]], claims: Mapping[str, Sequence[Claim]]
+    ) -> dict[str, Sequence[Claim]]:
+        """Refuse nodes of one graph on other backends, tag the others by partition, and return the remaining claims."""
+        partition_of = {node: self.partitions.get((graph, self.name_of(node))) for node in verdicts}
+        for node, own in verdicts.items():
+            partition = partition_of[node]
+            for backend, verdict in own.items():
+                if verdict and partition is not None and partition.backend == backend:
+                    own[backend] = replace(verdict, tag=verdict.tag + partition.name)
+                elif verdict:
+                    own[backend] = self.refusal
+        remaining: dict[str, Sequence[Claim]] = {}
+        for backend, claimed in claims.items():
+            whole = []
+            for claim in claimed:
+                first, *others = dict.fromkeys(partition_of[n] for n in claim.nodes if n in partition_of)
+                if not others and first is not None and first.backend == backend:
+                    whole.append(replace(claim, verdict=replace(claim.verdict, tag=claim.verdict.tag + first.name)))
+            remaining[backend] = whole
+        return remaining
 
 
 def _save_partition(graph: str, partition: Partition) -> SavedPartition:

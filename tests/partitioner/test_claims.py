@@ -23,7 +23,7 @@ from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.planning import plan
 from delegate.partitioner.rules import PartitionRules
-from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.partitioner.saved import BY_THE_PLAN, AppliedPlan, SavedPartition, SavedPlan
 from delegate.verdict import YES, Reason, Verdict, no
 from tests.support.functions import Function
 from tests.support.planning import chain, edge, members, only, part, program_of, selected
@@ -275,5 +275,5 @@ def test_a_saved_plan_has_patterns_in_its_own_partitions(homes: dict[str, str], 
     saved = SavedPlan(tuple(SavedPartition("forward", home, "a", tuple(n.split())) for home, n in homes.items()))
     program = chain(RELU, SIN, COS, EXP)
     keep = PartitionRules(min_partition_size=0)
-    made = plan(program, saved.partitioners([CapabilityPartitioner("a")]), backends, keep)
+    made = plan(program, [CapabilityPartitioner("a")], backends, keep, search=AppliedPlan.of(saved, BY_THE_PLAN))
     assert members(made) == expected

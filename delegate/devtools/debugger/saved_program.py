@@ -5,27 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 from torch.export import ExportedProgram
-from torch.fx import Node
 
 from delegate.accuracy.bounds import Verify
 from delegate.accuracy.recording import torch_operator
 from delegate.backend.aot import PreprocessResult, Region
 from delegate.backend.decomposition import is_compound_operator
 from delegate.edge.keys import fingerprints
-from delegate.edge.node import is_compute
-from delegate.edge.program import EdgeProgram
 from delegate.errors import BackendUnavailable, InputError
 from delegate.lowering.compiler import Compiler
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import LoweredProgram
-from delegate.partitioner.partitioner import Partitioner
 from delegate.partitioner.plan import Plan
-from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
-from delegate.partitioner.support_query import Check
+from delegate.partitioner.saved import AppliedPlan, SavedPartition, SavedPlan
 from delegate.placement.strategy import Placed, Strategy
 from delegate.plugins import PORTABLE
 from delegate.program import file
@@ -35,7 +29,6 @@ from delegate.registry import Registry
 from delegate.report import Report
 from delegate.runtime.delegates import require_no_code
 from delegate.runtime.steps import failed
-from delegate.verdict import Verdict
 
 _REMEDY = "give the model, backends and options that the file was lowered with"
 _OWN_WEIGHTS = "give the model with the weights that the file was lowered with; random ones need the same seed"
@@ -170,41 +163,16 @@ class FromSavedProgram(Strategy):
         preserved = (name for name, op in operators.items() if op is not None and is_compound_operator(op))
         super().__init__(plan=SavedPlan((), tuple(preserved)))
         self.backends = tuple(saved.backends)
-        self._partition_of = {
-            (f"{node.method}.{node.name}", node.backend): node.partition
-            for node in saved.report.nodes
-            if node.partition
-        }
+        self._partitions: dict[tuple[str, str], SavedPartition] = {}
+        for node in saved.report.nodes:
+            if node.partition:
+                graph, _, name = f"{node.method}.{node.name}".rpartition(".")
+                self._partitions[graph, name] = SavedPartition(graph, node.partition, node.backend, ())
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
-        """Return the compiler with partitioners that assign each node as in the file."""
-        compiler.partitioners = [_AsSaved(p, self._partition_of) for p in compiler.partitioners]
+        """Return the compiler, which assigns each node as in the file."""
+        compiler.applied = AppliedPlan(self._partitions, name_of=lambda node: node.name)
         return Placed(compiler, exported)
 
     def require_applied(self, plans: Sequence[Plan]) -> None:
         """`SavedProgram.lower` compares the plans."""
-
-
-class _AsSaved(Partitioner):
-    """The partitioner of one backend that assigns each node as in a saved program.
-
-    Args:
-        inner: the replaced partitioner.
-        partition_of: graph and name of a node, and its backend -> its partition.
-    """
-
-    keeps_small: ClassVar[bool] = True
-
-    def __init__(self, inner: Partitioner, partition_of: Mapping[tuple[str, str], str]) -> None:
-        super().__init__(inner.backend, inner.options)
-        self._partition_of = partition_of
-
-    def partition(self, program: EdgeProgram, check: Check) -> Mapping[Node, Verdict]:
-        return {n: self._verdict(program.name, n, check) for n in program.graph.nodes if is_compute(n)}
-
-    def _verdict(self, graph: str, node: Node, check: Check) -> Verdict:
-        partition = self._partition_of.get((f"{graph}.{node.name}", self.backend))
-        verdict = check(node)
-        if partition is None:
-            return BY_THE_PLAN if verdict else verdict
-        return replace(verdict, tag=f"{verdict.tag}{partition}") if verdict else verdict
