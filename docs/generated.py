@@ -22,8 +22,7 @@ from delegate import errors
 from delegate.backend.deviations import Deviation
 from delegate.backend.info import BackendInfo
 from delegate.cli.app import app
-from delegate.cli.operators import Catalogue
-from delegate.cli.ops import markdown
+from delegate.cli.ops import Catalogue, markdown
 from delegate.config import model as configuration
 from delegate.registry import Registry
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 import delegate
-from delegate.cli import commands, output, plugin_commands
+from delegate.cli import commands, output
 from delegate.errors import ConfigError, DelegateError
-from delegate.plugins import load_object
+from delegate.plugins import COMMANDS, discover, load_object
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
 # The commands of this project. Each is the function or the group that is imported when it is needed, so that a command
@@ -39,7 +39,7 @@ _COMMANDS = {
         "Write the graph, the placement, the memory and the time of a program as one page for a browser.",
     ),
     "export-graph": (
-        "delegate.cli.export_graph:export_graph",
+        "delegate.cli.report:export_graph",
         "Write the graph with backends and verdicts for another viewer.",
     ),
     "diff": (
@@ -52,7 +52,7 @@ _COMMANDS = {
         "Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition.",
     ),
     "strip": (
-        "delegate.cli.strip:strip",
+        "delegate.cli.inspect:strip",
         "Remove the report, the module paths and the source lines of a program file.",
     ),
     "ops": (
@@ -60,24 +60,24 @@ _COMMANDS = {
         "Show the kernels, the dtypes and the backends of operators; without a name or a backend, their numbers.",
     ),
     "calibrate": (
-        "delegate.cli.calibrate:calibrate",
+        "delegate.cli.upkeep:calibrate",
         "Measure how fast backends and kernels are on this machine, for the placement of nodes.",
     ),
     "new-backend": (
-        "delegate.cli.new_backend:new_backend",
+        "delegate.cli.backends:new_backend",
         "Write an installable backend as a start; it passes the tests that every backend must pass.",
     ),
     "check-backend": (
-        "delegate.cli.check_backend:check_backend",
+        "delegate.cli.backends:check_backend",
         "Run the tests that every backend must pass; show the supported operators and the cost of a call.",
     ),
     "demo": (
         "delegate.cli.demo.command:demo",
         "Lower a trained network to every backend, save it, and run it in processes without torch.",
     ),
-    "config": ("delegate.cli.checks:config_app", "Check a configuration, or print its schema."),
-    "lock": ("delegate.cli.checks:lock_app", "Compare lockfiles, or check one."),
-    "cache": ("delegate.cli.cache:app", "Show or clear the cache."),
+    "config": ("delegate.cli.upkeep:config_app", "Check a configuration, or print its schema."),
+    "lock": ("delegate.cli.upkeep:lock_app", "Compare lockfiles, or check one."),
+    "cache": ("delegate.cli.upkeep:cache_app", "Show or clear the cache."),
 }
 
 
@@ -107,11 +107,11 @@ class Commands(commands.Group):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of this project's commands, followed by the commands of other packages."""
-        return [*_COMMANDS, *(name for name in plugin_commands.names() if name not in _COMMANDS)]
+        return [*_COMMANDS, *(name for name in discover(COMMANDS).claims if name not in _COMMANDS)]
 
     def get_command(self, ctx: Any, name: str) -> Any:
         """Return a command by name; a command of another package is imported now."""
-        return super().get_command(ctx, name) or plugin_commands.find(name)
+        return super().get_command(ctx, name) or commands.find_plugin_command(name)
 
     def summary(self, ctx: Any, name: str) -> str:
         """Return the line about a command; imports only commands of other packages."""

@@ -1,4 +1,4 @@
-"""Commands with help pages that name every required option, and lists of commands with whole sentences."""
+"""Commands with help pages that name every required option, lists of commands with whole sentences, and plugins."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, signature
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from delegate.cli import output
+from delegate.errors import ConfigError
+from delegate.plugins import COMMANDS, InstalledPlugin, discover, import_plugin, read_blocked_names
 
 USAGE = 2  # the exit code of wrong usage
 
@@ -147,3 +149,35 @@ def _end_if_wrong_usage(error: Exception) -> None:
         print(f"{context.get_usage()}\n`{context.command_path} --help` explains it", file=sys.stderr)
     output.error(str(error) if is_ours else error.format_message())
     raise typer.Exit(USAGE)
+
+
+class CommandState(InstalledPlugin):
+    """The state of a command on this machine."""
+
+    noun: ClassVar[str] = "command"
+
+
+def find_plugin_command(name: str) -> Any:
+    """Return the command of another package, None if there is none. If it cannot be used, its run raises ConfigError.
+
+    An entry point in the group `delegate.commands` has the name of the command, and refers to a function as those in
+    this package, with typer's annotations. `delegate --help` imports its module, so large libraries are imported inside
+    of the function.
+    """
+    claims = discover(COMMANDS).claims.get(name)
+    if claims is None:
+        return None
+    state = CommandState.refused(claims, read_blocked_names())
+    if state is None:
+        with output.results_only():
+            function = import_plugin(CommandState, claims[0])
+        if not isinstance(function, CommandState) and callable(function):
+            return build_command(name, function, cls=PluginCommand)
+        problem = f"provides {type(function).__name__} at {claims[0].value}, not a function"
+        state = function if isinstance(function, CommandState) else CommandState.broken(claims[0], problem)
+
+    def fail() -> None:
+        state.require_ok(ConfigError)
+
+    fail.__doc__ = f"Not usable: {state.detail}."
+    return build_command(name, fail, {"ignore_unknown_options": True, "allow_extra_args": True}, cls=PluginCommand)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.model_options import LoweringOptions
-from delegate.cli.options import TrustCode
+from delegate.cli.options import LoweringOptions, TrustCode
 from delegate.errors import InputError
 
 

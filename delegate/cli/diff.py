@@ -15,8 +15,7 @@ import typer
 import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, input_names, largest_input, read_inputs
-from delegate.cli.completions import method_names
-from delegate.cli.options import TrustCode
+from delegate.cli.options import TrustCode, method_names
 from delegate.devtools.diff import differences
 from delegate.errors import InputError
 from delegate.kernels.half_precision import from_bfloat16

@@ -1,4 +1,4 @@
-"""`delegate inspect` and `delegate explain`: the contents of a program file, and the backend of each node.
+"""`delegate inspect`, `explain` and `strip`: the contents of a program file, and the backend of each node.
 
 Nothing is compiled or run, and a program file needs no backend.
 """
@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from delegate.cli import output
-from delegate.cli.model_options import PlanOptions
+from delegate.cli import options, output
+from delegate.cli.options import PlanOptions
 from delegate.common.files import open_to_read
 from delegate.errors import DelegateError
 from delegate.program import file
+from delegate.program.debug_info import stripped
 from delegate.program.expr import Dim
 from delegate.program.model import FORMAT_VERSION, MethodDefinition, Program
 from delegate.program.source import MAGIC
@@ -122,3 +123,20 @@ def is_program(path: Path) -> bool:
         return path.suffix.lower() == ".dlg"
     with open_to_read(path) as opened:
         return opened.read(len(MAGIC)) == MAGIC
+
+
+def strip(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A program file.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", callback=options.PROGRAM, help="File to write. Default: FILE is replaced."
+        ),
+    ] = None,
+) -> None:
+    """Remove the report, the module paths and the source lines of a program file. It computes the same."""
+    target = out or path
+    program = file.load(path)
+    before = path.stat().st_size
+    file.save(stripped(program), target)
+    output.print_line(f"saved {target}, {target.stat().st_size:,} bytes instead of {before:,}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.model_options import LoweringOptions, Model
+from delegate.cli.options import LoweringOptions, Model
 
 if TYPE_CHECKING:
     from delegate.config import Config

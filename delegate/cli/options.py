@@ -1,7 +1,7 @@
-"""Options that several commands have: modules to import, how program files are loaded, and output files.
+"""Options that several commands have, with the completions of names, and how a model is read.
 
 `--import MODULE` imports a module of the user, with functions that return models or data. The paths of output files are
-checked before any work.
+checked before any work. `delegate --install-completion` adds the completions to the shell.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from delegate.cli.completions import kernel_names
+from delegate.cli import output
 from delegate.common.files import require_file, require_folder
 from delegate.common.interrupts import interruptible
 from delegate.devtools.listeners import listen
@@ -32,10 +32,44 @@ from delegate.errors import (
     ProgramError,
     did_you_mean,
 )
-from delegate.plugins import one_line
+from delegate.plugins import BACKENDS, KERNELS, PORTABLE, discover, one_line
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from delegate.config import Config
     from delegate.devtools.trace import Trace
+
+
+def backend_names(incomplete: str) -> list[str]:
+    """Return the names of installed backends that begin with a text; no plugin is imported."""
+    return _beginning([*discover(BACKENDS).claims, PORTABLE], incomplete)
+
+
+def kernel_names(incomplete: str) -> list[str]:
+    """Return the names of installed kernel libraries that begin with a text; no plugin is imported."""
+    return _beginning(discover(KERNELS).claims, incomplete)
+
+
+def method_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the methods of the program files that are already on the command line."""
+    return _beginning(dict.fromkeys(_methods(context)), incomplete)
+
+
+def _methods(context: typer.Context) -> Iterator[str]:
+    from delegate.program import file  # which takes longer than all else
+
+    for value in (*context.params.values(), *context.args):
+        if isinstance(value, str | Path) and Path(value).suffix == ".dlg":
+            try:
+                yield from (method.name for method in file.load(Path(value)).methods)
+            except DelegateError:
+                continue
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
 
 Imports = Annotated[
     list[str] | None,
@@ -142,34 +176,25 @@ def import_module(name: str, purpose: str) -> ModuleType:
 Check = Callable[[Path | None], Path | None]  # of an option, as typer takes it
 
 
-def _file(what: str, error: type[DelegateError], *, streams: bool = False) -> Check:
+def _check_destination(require: Callable[..., None], what: str, error: type[DelegateError], **kinds: bool) -> Check:
     def check(value: Path | None) -> Path | None:
         if value is not None:
-            require_file(value, what, error, streams=streams)
+            require(value, what, error, **kinds)
         return value
 
     return check
 
 
-def _folder(what: str, error: type[DelegateError]) -> Check:
-    def check(value: Path | None) -> Path | None:
-        if value is not None:
-            require_folder(value, what, error)
-        return value
-
-    return check
-
-
-PROGRAM = _file("the program", ProgramError)
-REPORT = _file("the report", DelegateError)
-GRAPH = _file("the graph", DelegateError)
-BUNDLE = _file("the bundle", ProgramError)
-LOCK = _file("the lockfile", PartitionError, streams=True)
-COSTS = _file("costs", PartitionError, streams=True)
-PROFILE = _file("the profile", PartitionError)
-TRACE = _file("the trace", InputError)
-OUTPUTS = _folder("the outputs", InputError)
-PACKAGE = _folder("the package", DelegateError)
+PROGRAM = _check_destination(require_file, "the program", ProgramError)
+REPORT = _check_destination(require_file, "the report", DelegateError)
+GRAPH = _check_destination(require_file, "the graph", DelegateError)
+BUNDLE = _check_destination(require_file, "the bundle", ProgramError)
+LOCK = _check_destination(require_file, "the lockfile", PartitionError, streams=True)
+COSTS = _check_destination(require_file, "costs", PartitionError, streams=True)
+PROFILE = _check_destination(require_file, "the profile", PartitionError)
+TRACE = _check_destination(require_file, "the trace", InputError)
+OUTPUTS = _check_destination(require_folder, "the outputs", InputError)
+PACKAGE = _check_destination(require_folder, "the package", DelegateError)
 
 
 TraceFile = Annotated[
@@ -231,3 +256,71 @@ def parse_load_options(items: Sequence[str]) -> dict[str, dict[str, Any]]:
         except ValueError:
             own[option] = value
     return options
+
+
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="file.pt2, or package.module:function returning (module, example_inputs)."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """The options that say how a model is read, and which backends run it."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="YAML file; `delegate config check` checks it."),
+    ] = None
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend",
+            "-b",
+            metavar="NAME",
+            autocompletion=backend_names,
+            help="Backend; repeat it in order of preference. Default: all available.",
+        ),
+    ] = None
+    example_inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="A.npy", help="Example input of a TorchScript file, in order."),
+    ] = None
+    imports: Imports = None
+
+    @property
+    def backends(self) -> list[str] | None:
+        """The backends in order of preference; None for all available."""
+        return self.backend or None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the command line has one of these options."""
+        return bool(self.config or self.backend or self.example_inputs or self.imports)
+
+    def load_model(self, model: str) -> ExportedProgram | Path:
+        """Import the modules of `--import`, and return the model for `to_backend`; raises as `models.load_model`."""
+        import_modules(self.imports)
+        with output.working("importing torch"):
+            from delegate.cli.models import load_model
+        with output.working(f"exporting {model}"):
+            return load_model(model, self.example_inputs or ())
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringOptions(PlanOptions):
+    """The options of commands that compile a model."""
+
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Data to quantize with, in place of the configuration's: .npz, a folder of these, or module:function.",
+        ),
+    ] = None
+
+    def read_settings(self) -> Config | None:
+        """Return the configuration, with other calibration data if given; raises as `models.read_settings`."""
+        from delegate.cli.models import read_settings
+
+        return read_settings(self.config, self.calibration)

@@ -16,13 +16,13 @@ import typer
 import delegate
 from delegate.cli import output
 from delegate.cli.arrays import Array, chosen_method, input_names, largest_input, read_inputs
-from delegate.cli.completions import method_names
 from delegate.cli.options import (
     OUTPUTS,
     Imports,
     LoadOptions,
     TraceFile,
     import_modules,
+    method_names,
     require_distinct,
     tracing,
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from delegate.backend.deviations import Deviation, Handling, deviation_notes, deviations_of
-from delegate.cli.operators import Catalogue
+from delegate.cli.ops import Catalogue
 from delegate.edge.operators import functional_operators
 from delegate.registry import Registry
 from delegate.verdict import Reason

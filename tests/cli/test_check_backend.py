@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from delegate.backend.state import BackendState
-from delegate.cli import check_backend
+from delegate.cli import backends
 from delegate.cli.app import app
 from delegate.plugins import PluginState
 from delegate.testing import checking
@@ -92,7 +92,7 @@ def test_it_stops_after_a_time_with_each_test_once_first(
     assert {test.partition("[")[0] for test in result.not_run} == {"two_plans_are_the_same", "corrupt_blobs_do_no_harm"}
     assert not {o.test for o in result.tests} & {*result.not_run}
     state = BackendState("xnnpack", PluginState.OK, "delegate", "1.0")
-    check_backend._print(state, {"aot": "ok", "runtime": "ok"}, result)
+    backends._print(state, {"aot": "ok", "runtime": "ok"}, result)
     shown = capsys.readouterr().out
     assert f"not run:      {result.total - 3} tests: two_plans_are_the_same (" in shown
 

@@ -18,19 +18,19 @@ from delegate.cli.commands import Group
 
 START = {
     "delegate", "delegate.cli", "delegate.cli.app", "delegate.cli.commands", "delegate.cli.main", "delegate.cli.output",
-    "delegate.cli.plugin_commands", "delegate.errors",
+    "delegate.errors",
     "delegate.devtools", "delegate.devtools.events", "delegate.devtools.listeners",
     "delegate.common", "delegate.common.interrupts", "delegate.common.text_table", "delegate.common.vendor_output",
     "delegate.plugins",
 }  # fmt: skip
 RUN = START | {
-    "delegate.runtime.array_files", "delegate.cli.arrays", "delegate.cli.completions", "delegate.cli.options",
+    "delegate.runtime.array_files", "delegate.cli.arrays", "delegate.cli.options",
     "delegate.cli.run", "delegate.common.field_checks", "delegate.common.files", "delegate.report.measured",
     "delegate.runtime.option_rules",
     "delegate.registry", "delegate.report", "delegate.report.rows", "delegate.common.user_warnings", "delegate.verdict",
 }  # fmt: skip
 RUNTIME = {"delegate.kernels", "delegate.memory", "delegate.program", "delegate.runtime"}  # packages that run programs
-OF_PLUGINS = {"delegate.cli.completions", "delegate.cli.options", "delegate.common.files", "delegate.usage_data"}
+OF_PLUGINS = {"delegate.cli.options", "delegate.common.files", "delegate.usage_data"}
 TYPER = {"annotated_doc", "rich", "shellingham", "typer"}
 # Typer reads the arguments of a command with pydantic.
 ARGUMENTS = TYPER | {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}

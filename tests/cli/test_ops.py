@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.cli.app import app
-from delegate.cli.operators import Catalogue, dtype_text
+from delegate.cli.ops import Catalogue, dtype_text
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
 from tests.support.plugins import Site

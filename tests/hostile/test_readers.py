@@ -35,7 +35,7 @@ OTHERS = {
     "delegate/cache/runtime/store.py": "does not wait, in a private folder",
     "delegate/cli/demo/command.py": "a file of this process",
     "delegate/cli/demo/measuring.py": "a file of this process",
-    "delegate/cli/new_backend.py": "of this package",
+    "delegate/cli/backends.py": "of this package",
     "delegate/costs/profile.py": "of this package",
     "delegate/devtools/page/html.py": "of this package",
     "delegate/devtools/trace.py": "of the system",

@@ -16,8 +16,7 @@ import typer
 
 from delegate.cli import options, output
 from delegate.cli.commands import Command, Group, expand_groups
-from delegate.cli.completions import backend_names
-from delegate.cli.options import Kernels, TrustCode
+from delegate.cli.options import Kernels, TrustCode, backend_names
 from delegate.errors import ConfigError, InputError
 from delegate_llm.options import Options
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from delegate.cli import output
-from delegate.cli.completions import method_names
-from delegate.cli.options import OUTPUTS, LoadOptions
+from delegate.cli.options import OUTPUTS, LoadOptions, method_names
 from delegate.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.completions import kernel_names
-from delegate.cli.options import Imports, TrustCode, import_modules
+from delegate.cli.options import Imports, TrustCode, import_modules, kernel_names
 
 
 def measure(
