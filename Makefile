@@ -132,7 +132,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	$(PLUGINS)
 	touch $(READY)
 
-PLUGINS = $(PYTHON) -m pip install --quiet $(VERSIONS) $(addprefix --editable plugins/,$(PACKAGES))
+PLUGINS = $(PYTHON) -m pip install --quiet $(VERSIONS) $(addprefix --editable plugins/,$(PACKAGES:onnxruntime=onnxruntime[all]))
 plugins: $(READY)
 	$(PLUGINS)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from delegate_onnxruntime.onnx.runtime.blob import unpack
+from delegate_onnxruntime.onnx.runtime.session import open_session
 
 import delegate
-from delegate.backends.onnx.runtime.blob import unpack
-from delegate.backends.onnx.runtime.session import open_session
 from delegate.errors import DelegateError
 from delegate.program.model import DelegateSpec
 from delegate.runtime.loaded import LoadedProgram
@@ -33,7 +33,7 @@ Calls = tuple[Call, Call]  # of a library: from array to array, and with memory 
 
 def webgpu(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """ONNX Runtime's own calls."""
-    from delegate.backends.gpu.webgpu.runtime import provider
+    from delegate_onnxruntime.webgpu.runtime import provider
 
     model = unpack(blob, spec.compile_specs)
     return _onnx(open_session(model, provider.settings(spec.compile_specs), provider.provider()), x)
@@ -41,8 +41,8 @@ def webgpu(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
 
 def dsp(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """ONNX Runtime's own calls."""
-    from delegate.backends.dsp.info import provider
-    from delegate.backends.dsp.runtime.delegate import settings
+    from delegate_onnxruntime.dsp.info import provider
+    from delegate_onnxruntime.dsp.runtime.delegate import settings
 
     return _onnx(open_session(unpack(blob, spec.compile_specs), settings(spec.compile_specs), provider()), x)
 

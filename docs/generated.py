@@ -28,7 +28,12 @@ from delegate.registry import Registry
 
 ROOT = Path(delegate.__file__).parent
 MARKER = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
-BACKENDS = ("xnnpack.info", "gpu.webgpu.info", "gpu.cuda.info", "dsp.info")  # in delegate.backends
+BACKENDS = (
+    "delegate.backends.xnnpack.info",
+    "delegate_onnxruntime.webgpu.info",
+    "delegate.backends.gpu.cuda.info",
+    "delegate_onnxruntime.dsp.info",
+)
 
 
 def filled(text: str) -> str:
@@ -163,8 +168,8 @@ def _default(facts: dict[str, Any], required: bool) -> str:
 
 
 def backend_options() -> str:
-    """Return a section for each built-in backend, with its options in a configuration and at load."""
-    return "\n\n".join(_backend(importlib.import_module(f"delegate.backends.{name}").INFO) for name in BACKENDS)
+    """Return a section for each backend with a page of options, with its options in a configuration and at load."""
+    return "\n\n".join(_backend(importlib.import_module(name).INFO) for name in BACKENDS)
 
 
 def _backend(info: BackendInfo) -> str:
@@ -259,7 +264,7 @@ def _text(node: ast.expr) -> str:
 def support_matrix() -> str:
     """Return what `delegate ops --markdown` prints after its title, with the built-in backends alone."""
     catalogue = Catalogue(Registry())
-    builtin = {importlib.import_module(f"delegate.backends.{name}").INFO.name for name in BACKENDS}
+    builtin = {importlib.import_module(name).INFO.name for name in BACKENDS}
     facts = (catalogue.facts(name, expand=False) for name in catalogue.names())
     text = markdown([replace(f, backends={b: c for b, c in f.backends.items() if b in builtin}) for f in facts])
     return text.split("\n", 2)[2]

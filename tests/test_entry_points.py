@@ -22,7 +22,7 @@ def distribution(folder: Path, name: str, version: str, lines: str) -> None:
 
 def test_own_plugins_of_all_groups() -> None:
     installed = find_plugins()
-    assert {"xnnpack", "dsp"} <= {plugin.name for plugin in installed[GROUP] if plugin.owner == "delegate"}
+    assert "xnnpack" in {plugin.name for plugin in installed[GROUP] if plugin.owner == "delegate"}
     assert "portable" in discover("delegate.kernels", installed).claims
 
 

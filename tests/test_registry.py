@@ -199,13 +199,13 @@ def test_two_owners_of_one_name(site: Site) -> None:
 
 
 def test_a_part_without_a_package_of_the_compiler(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    site.module("half", "import onnx")
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    site.module("half", "import pydantic")
     half = BackendInfo("half", "", "half:Aot", "half:Runtime", probe, "")
     with pytest.raises(BackendUnavailable) as caught:
         load_part(half, "aot")
-    what = "the AOT part of backend 'half' needs onnx, which is not installed"
-    assert str(caught.value) == f"{what}: pip install 'delegate[onnx]'"
+    what = "the AOT part of backend 'half' needs pydantic, which is not installed"
+    assert str(caught.value) == f"{what}: pip install 'delegate[aot]'"
 
 
 def test_one_distribution_seen_twice_is_no_conflict(site: Site) -> None:

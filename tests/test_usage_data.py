@@ -174,5 +174,5 @@ def test_a_direct_import_is_found(tmp_path):
     (tmp_path / "__init__.py").write_text("import json\n")
     assert not opts_out(tmp_path)
     assert [*imported_libraries("def f():\n    from openvino.frontend import X")] == ["openvino"]
-    assert opts_out(ROOT / "delegate/backends/dsp/aot")
+    assert opts_out(ROOT / "plugins/onnxruntime/delegate_onnxruntime/dsp/aot")
     assert not opts_out(ROOT / "delegate/backends")

@@ -25,8 +25,18 @@ NAMING = frozenset(
     f"aten.{name}"
     for name in ("masked_fill.Scalar", "full.default", "full_like.default", "new_full.default", "scalar_tensor.default")
 )
-# Operators whose results have the infinities of their operands, beside those that copy elements.
-PASSING = frozenset(
+# Operators that copy elements, without arithmetic.
+MOVES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "as_strided.default", "cat.default", "constant_pad_nd.default", "embedding.default", "expand.default",
+        "flip.default", "full_like.default", "gather.default", "index.Tensor", "index_select.default",
+        "permute.default", "repeat.default", "select.int", "slice.Tensor", "split_with_sizes.default", "squeeze.dims",
+        "unfold.default", "unsqueeze.default", "view.default",
+    )
+)  # fmt: skip
+# Operators whose results have the infinities of their operands.
+PASSING = MOVES | frozenset(
     f"aten.{name}"
     for name in (
         "abs.default", "add.Tensor", "cumsum.default", "div.Tensor", "masked_fill.Scalar", "mean.default", "mean.dim",

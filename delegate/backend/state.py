@@ -19,8 +19,7 @@ from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugi
 _BASES = {"aot": ("delegate.backend.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
 _OPTIONS = ("delegate.backend.aot", "Options")
 _PART = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
-# Packages that AOT parts import -> the extra that installs them.
-_AOT_NEEDS = {"torch": "aot", "pydantic": "aot", "yaml": "aot", "onnx": "onnx", "onnxscript": "onnx"}
+_AOT_NEEDS = {"torch", "pydantic", "yaml"}  # packages that AOT parts import, of the extra `aot`
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def load_part(info: BackendInfo, part: str) -> type:
         raise_handler_error(error)
         if part == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
             what = f"the AOT part of backend {info.name!r} needs {error.name}, which is not installed"
-            raise BackendUnavailable(what, remedy=f"pip install 'delegate[{_AOT_NEEDS[error.name]}]'") from error
+            raise BackendUnavailable(what, remedy="pip install 'delegate[aot]'") from error
         raise UnusablePlugin(f"fails to import {path}: {one_line(error)}") from error
     if not (isinstance(made, type) and _BASES[part] in {(c.__module__, c.__qualname__) for c in made.__mro__}):
         raise UnusablePlugin(f"provides {path}, which is not a subclass of {'.'.join(_BASES[part])}")

@@ -97,7 +97,7 @@ def onnx_model(report: Report, name: str) -> bytes:
     try:
         import onnx
     except ModuleNotFoundError as error:
-        remedy = "pip install 'delegate[onnx]'"
+        remedy = "pip install onnx"
         raise DelegateError("the ONNX form needs the package onnx, which is not installed", remedy=remedy) from error
     if len(report.methods) != 1:
         remedy = "use --format model-explorer or dot"

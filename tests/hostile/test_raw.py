@@ -21,7 +21,6 @@ RAW = {
 CALLS = {"diagonal", "at", "repeat", "bincount"}
 # Uses beside the room, each with the reason why it needs no check there.
 ALLOWED = {
-    ("backends/onnx/aot/translations/indexing.py", "as_strided"),  # ahead of time, by torch, which checks
     ("backend/transfer.py", "as_strided"),  # by torch, which checks, of a tensor that the parent process sends
     ("backend/transfer.py", "frombuffer"),
     ("edge/graphs.py", "as_strided"),  # ahead of time, by torch, which checks

@@ -87,7 +87,8 @@ def _write(path: Path, text: str) -> None:
 
 def _run_tests(folder: Path, args: Sequence[str]) -> tuple[int, str]:
     """Run pytest in the copy, and return its exit status and output. Subprocesses of tests import the copy too."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(map(str, (folder, *folder.glob("plugins/*"))))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
             [*_PYTEST, *args],

@@ -13,11 +13,11 @@ class Mutation:
     """One change of product code.
 
     Args:
-        source: module, relative to delegate/.
+        source: module, relative to delegate/ or, of a plugin, to the root of the repository.
         old: text that occurs once in it.
         new: text in its place.
         breaks: effect of the change.
-        wanted: test files, folders or tests that are to fail, relative to tests/.
+        wanted: test files, folders or tests that are to fail, relative to tests/ or, of a plugin, to the root.
     """
 
     source: str
@@ -29,12 +29,12 @@ class Mutation:
     @property
     def file(self) -> str:
         """Path of the module from the root of the repository."""
-        return f"delegate/{self.source}"
+        return _from_root("delegate", self.source)
 
     @property
     def tests(self) -> tuple[str, ...]:
         """Paths of the tests from the root of the repository."""
-        return tuple(f"tests/{name}" for name in self.wanted)
+        return tuple(_from_root("tests", name) for name in self.wanted)
 
     def applied(self, text: str) -> str:
         """Return the module's text with the mutation; raise ValueError unless the old text occurs once."""
@@ -43,10 +43,16 @@ class Mutation:
         return text.replace(self.old, self.new)
 
 
+def _from_root(folder: str, path: str) -> str:
+    return path if path.startswith("plugins/") else f"{folder}/{path}"
+
+
 _ELEMENTWISE = ("kernels/test_elementwise.py",)
 _INDEXING = ("kernels/test_indexing.py",)
 _POOLING = ("kernels/test_pooling.py",)
-_DSP = "backends/onnx/test_rows.py::test_every_row_runs_on_the_library_and_is_right[dsp-{}]"
+_ONNX = "plugins/onnxruntime/delegate_onnxruntime/onnx/aot"
+_ON_DEVICES = "plugins/onnxruntime/tests/devices"
+_DSP = _ON_DEVICES + "/test_rows.py::test_every_row_runs_on_the_library_and_is_right[dsp-{}]"
 
 _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     # -- portable kernels
@@ -126,14 +132,14 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     # -- ONNX
     ("backend/long_sums.py", "squares, count / (count - correction)", "squares, 1.0", "variance: correction ignored",
      (_DSP.format("reductions"),)),
-    ("backends/onnx/aot/translations/reductions.py", "largest=int(largest)", "largest=1", "topk: always the largest",
+    (f"{_ONNX}/translations/reductions.py", "largest=int(largest)", "largest=1", "topk: always the largest",
      (_DSP.format("sorting"),)),
-    ("backends/onnx/aot/translations/activations.py", "op.Mul(tail, scalar(1 / beta, x))",
+    (f"{_ONNX}/translations/activations.py", "op.Mul(tail, scalar(1 / beta, x))",
      "op.Mul(tail, scalar(beta, x))", "softplus: beta", (_DSP.format("activations"),)),
-    ("backends/onnx/aot/translations/products.py", ".tril().bool()", ".triu().bool()", "attention: causal mask",
-     ("backends/onnx/test_attention.py",)),
-    ("backends/onnx/aot/number_checks.py", "_MOST = 2**31 - 1", "_MOST = 2**60", "bias that exceeds 32 bits is taken",
-     ("backends/onnx/test_biases.py",)),
+    (f"{_ONNX}/translations/products.py", ".tril().bool()", ".triu().bool()", "attention: causal mask",
+     (f"{_ON_DEVICES}/test_attention.py",)),
+    (f"{_ONNX}/number_checks.py", "_MOST = 2**31 - 1", "_MOST = 2**60", "bias that exceeds 32 bits is taken",
+     (f"{_ON_DEVICES}/test_biases.py",)),
     # -- emitter
     ("emit/guards.py", "ast.Gt: Op.LT, ast.GtE: Op.LE", "ast.Gt: Op.LE, ast.GtE: Op.LT", "guard: comparison",
      ("e2e/test_guards.py",)),

@@ -17,10 +17,10 @@ from delegate.backend.aot import Region
 
 _AOT = {
     "xnnpack": ("delegate.backends.xnnpack.aot.backend", "XnnpackBackend"),
-    "dsp": ("delegate.backends.dsp.aot.backend", "DspBackend"),
-    "webgpu": ("delegate.backends.gpu.webgpu.aot.backend", "WebGpuBackend"),
+    "dsp": ("delegate_onnxruntime.dsp.aot.backend", "DspBackend"),
+    "webgpu": ("delegate_onnxruntime.webgpu.aot.backend", "WebGpuBackend"),
     "openvino": ("delegate_openvino.aot", "OpenVinoBackend"),
-    "onnxruntime": ("delegate_onnxruntime.aot", "OnnxRuntimeBackend"),
+    "onnxruntime": ("delegate_onnxruntime.providers.aot.backend", "OnnxRuntimeBackend"),
 }
 aten = torch.ops.aten
 Change = Callable[[Region, Node], Region]

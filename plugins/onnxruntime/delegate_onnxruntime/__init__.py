@@ -1,3 +1,5 @@
-"""Every execution provider of ONNX Runtime as a backend of delegate."""
+"""ONNX Runtime as backends of delegate: each of its execution providers, GPUs by WebGPU, and Qualcomm's DSP by QNN."""
 
-import delegate.backends.onnx  # noqa: F401 - opts out of ONNX Runtime's usage data
+from delegate.usage_data import opt_out
+
+opt_out(variables={"ORT_DISABLE_TELEMETRY": "1"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from delegate_onnxruntime.deviations import DEVIATIONS
+from delegate_onnxruntime.providers.deviations import DEVIATIONS
 
 from tests.support.probes import PROBES, Probe, unprobed
 

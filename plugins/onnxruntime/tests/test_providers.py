@@ -10,16 +10,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import delegate_onnxruntime.providers
+import delegate_onnxruntime.providers.runtime.installed
 import pytest
 import torch
 import yaml
-from delegate_onnxruntime.operators import operators_of
+from delegate_onnxruntime.onnx.aot.translations import table_of
+from delegate_onnxruntime.onnx.runtime.provider import CPU
+from delegate_onnxruntime.providers.aot.operators import operators_of
 from torch import nn
 
 import delegate
-from delegate.backends.onnx.aot.translations import table_of
-from delegate.backends.onnx.runtime.provider import CPU
 from delegate.config import load_config
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.testing import assert_same
@@ -131,7 +131,7 @@ def test_wheels_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    providers = delegate_onnxruntime.providers
+    providers = delegate_onnxruntime.providers.runtime.installed
     providers.plugin_wheels.cache_clear()
     try:
         wheel, library = providers.plugin_wheels()["Toy"]

@@ -36,7 +36,6 @@ from delegate.backend.quantizable import QuantizationScheme
 from delegate.backend.region import ranges_of_sizes, shape_without, size_range
 from delegate.backend.resizing import NEAREST, exact_factors, factors_of, known_or_multiplied, rounds_as_torch
 from delegate.backend.special_values import EXTREMES, PASSING, extremes_of_infinity, keeps_infinity
-from delegate.backends.onnx.aot.translations import MOVES
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators
@@ -83,7 +82,6 @@ _GROUP_NORMS = frozenset({"aten.group_norm.default", "aten.native_group_norm.def
 _CORRECTED = frozenset(f"aten.{name}.correction" for name in ("var", "std", "var_mean", "std_mean"))
 
 _LOSES = floats_of(LOSING)
-_PASSING = PASSING | MOVES
 _CONVERSIONS = frozenset((QUANTIZE, *DECODES))
 _PRECISIONS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -146,7 +144,7 @@ class OpenVinoBackend(AskingBackend):
             return run_time_ranges.outside_of_pattern(self.library)
         if self._in_integers and op_name(node) in _CONVERSIONS:
             return check_conversion(node)
-        if not (verdict := keeps_nan(node, _LOSES, self.options.nan) and keeps_infinity(node, EXTREMES, _PASSING)):
+        if not (verdict := keeps_nan(node, _LOSES, self.options.nan) and keeps_infinity(node, EXTREMES, PASSING)):
             return verdict
         return (
             returns_to_half(node)
@@ -173,7 +171,7 @@ class OpenVinoBackend(AskingBackend):
 
     def preprocess(self, region: Region) -> PreprocessResult:
         refused = constants_of_zero(region) | find_unrounded(region) | unknown_sizes(region)
-        refused |= extremes_of_infinity(region, EXTREMES, _PASSING)
+        refused |= extremes_of_infinity(region, EXTREMES, PASSING)
         if refused := refused | collapsed_sizes(region, MEANS | PRODUCTS):
             raise RegionRefused(refused)
         try:

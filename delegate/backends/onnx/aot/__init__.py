@@ -1,1 +1,0 @@
-"""Translation of regions to ONNX, shared by webgpu, dsp and the plugin onnxruntime. Needs torch."""

@@ -1,0 +1,1 @@
+"""The backend `dsp`: Qualcomm's Hexagon HTP, by QNN inside ONNX Runtime."""

@@ -1,0 +1,1 @@
+"""What the backends share: a region becomes an ONNX model, which a session on one provider runs."""

@@ -1,0 +1,1 @@
+"""Translation of regions to ONNX. Needs torch."""

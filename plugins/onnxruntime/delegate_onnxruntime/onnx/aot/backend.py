@@ -1,0 +1,184 @@
+"""The shared AOT part of backends on ONNX Runtime: support from two tables, lowering by torch's ONNX exporter."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Set
+from typing import Any, ClassVar
+
+from torch.fx import Node
+
+from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
+from delegate.backend.exported import exported_program
+from delegate.backend.inexact import MEANS, collapsed_sizes, constants_of_zero, keeps_factor, keeps_zero
+from delegate.backend.long_sums import sums_in_stages
+from delegate.backend.lowering import LoweringTable, TableBackend
+from delegate.edge.node import tensor
+from delegate.verdict import Reason, Verdict, no
+from delegate_onnxruntime.onnx.aot.model import ExportedModel, require_graph, to_onnx, with_weights
+from delegate_onnxruntime.onnx.aot.number_checks import cut_off, too_large
+from delegate_onnxruntime.onnx.aot.translations import TRANSLATIONS, Operators
+from delegate_onnxruntime.onnx.aot.translations.row import Translation
+from delegate_onnxruntime.onnx.runtime.blob import unpack
+from delegate_onnxruntime.onnx.runtime.provider import Provider, one_line
+from delegate_onnxruntime.onnx.runtime.session import add_weights, may_hold_code, new_session
+
+_PROVIDER = """import onnxruntime
+import {module}
+
+onnxruntime.register_execution_provider_library("{provider}", {module}.get_library_path())
+devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == "{provider}"]
+options = onnxruntime.SessionOptions()
+options.add_provider_for_devices(devices, {options})
+"""
+_RUN = """
+
+def run(inputs):
+    session = onnxruntime.InferenceSession(HERE / "model.onnx", options, enable_fallback=0)
+    for shape in {shapes}:
+        inputs.append(np.array([s if isinstance(s, int) else inputs[s[0]].shape[s[1]] for s in shape], np.int64))
+    return session.run(None, {{value.name: array for value, array in zip(session.get_inputs(), inputs)}})
+"""
+
+
+def provider_code(
+    provider: str, module: str, options: Mapping[str, str], calls: Mapping[str, str] | None = None
+) -> str:
+    """Return Python that creates `options`, a SessionOptions, for the provider of a separate library.
+
+    Args:
+        provider: the name of the provider.
+        module: the library's module, which has `get_library_path`.
+        options: the provider's options.
+        calls: further options: name -> a call of a function in the module, e.g. "get_path()".
+    """
+    entries = [f"{name!r}: {value!r}" for name, value in options.items()]
+    entries += [f"{name!r}: str({module}.{call})" for name, call in (calls or {}).items()]
+    return _PROVIDER.format(provider=provider, module=module, options="{" + ", ".join(entries) + "}")
+
+
+class OnnxBackend(TableBackend):
+    """A backend on one provider of ONNX Runtime.
+
+    It supports an operator if `translations.TRANSLATIONS` has a row for it, and `operators` has every ONNX operator of
+    that row. These rows are its `table`. The provider, its `library`, decides on each region: nodes that it would leave
+    to the CPU are planned on other backends.
+    """
+
+    operators: Operators
+    table: LoweringTable[Translation]
+    space: ClassVar[str] = ""  # of `PreprocessResult`
+    wrong_if_empty: ClassVar[Set[str] | None] = MEANS  # see `collapsed_sizes`
+
+    @classmethod
+    def conditions(cls, op: str) -> tuple[str, ...] | None:
+        """Return the ONNX operators of an operator, the dtypes of the provider, and the conditions of the row."""
+        row, conditions = cls.table.get(op), super().conditions(op)
+        if row is None or conditions is None:
+            return None
+        return (f"As ONNX's {', '.join((*row.lower.onnx, *row.lower.between))}.", *conditions)
+
+    def no_row(self, op: str) -> Verdict:
+        if op not in TRANSLATIONS:
+            return super().no_row(op)
+        missing = sorted(TRANSLATIONS[op][0].lower.needs - self.operators.keys())
+        return no(Reason.OPERATOR, f"{self.library} does not support ONNX's {', '.join(missing)}")
+
+    def check(self, node: Node) -> Verdict:
+        return super().check(node) and keeps_zero(node) and keeps_factor(node)
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        refused = too_large(region) | cut_off(region) | constants_of_zero(region)
+        if refused := refused | collapsed_sizes(region, self.wrong_if_empty):
+            raise RegionRefused(refused)
+        exported = to_onnx(exported_program(sums_in_stages(region)), self.table)
+        if may_hold_code(exported.model.graph):  # the runtime part would refuse it
+            raise RegionFailed(
+                "the bytes of a constant contain EPContext, which marks machine code in ONNX: change the constant"
+            )
+        return self.compile(exported, region)
+
+    def reproduction(self, artifact: PreprocessResult) -> Reproduction:
+        data = [memoryview(part) for part in artifact.data]
+        model = unpack(memoryview(artifact.blob), data, artifact.compile_specs)
+        code, package = self.provider_code()
+        return Reproduction(
+            {"model.onnx": with_weights(model)}, code + _RUN.format(shapes=model.shapes), ("onnxruntime", package)
+        )
+
+    @abstractmethod
+    def provider_code(self) -> tuple[str, str]:
+        """Return Python that adds the provider to `options`, a SessionOptions, and the distribution that it needs."""
+
+    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
+        """Raise an exception if the specs of a cached artifact do not fit its region and the options."""
+        artifact.require_specs(self._specs())
+        if artifact.space != self.space:
+            raise ValueError(f"{artifact.space!r} is not the memory of its device")
+        model = unpack(memoryview(artifact.blob), [memoryview(part) for part in artifact.data], artifact.compile_specs)
+        require_graph(model)
+        if (len(model.inputs) - len(model.shapes), len(model.outputs)) != (len(region.inputs), len(region.outputs)):
+            raise ValueError(f"the inputs or outputs of its model differ from those of {region.name}")
+        for index, dim in (size for shape in model.shapes for size in shape if not isinstance(size, int)):
+            if not (0 <= index < len(region.inputs) and 0 <= dim < tensor(region.inputs[index]).dim()):
+                raise ValueError(f"its model requires dimension {dim} of input {index}, which does not exist")
+
+    def refuse_left_to_cpu(self, exported: ExportedModel, settings: Any = None) -> None:
+        """Raise RegionRefused if the library would leave any node to the CPU.
+
+        Args:
+            exported: the model.
+            settings: options of the session that is opened for the query; None for the backend's options.
+        """
+        left = left_to_cpu(exported, settings or self.settings(), self.provider())
+        if left:
+            raise RegionRefused(left)
+
+    @abstractmethod
+    def provider(self) -> Provider:
+        """Return the provider; raises BackendUnavailable if it is absent."""
+
+    @abstractmethod
+    def settings(self) -> object:
+        """Return SessionOptions on the provider, from the options of the backend."""
+
+    @abstractmethod
+    def _specs(self) -> dict[str, Any]:
+        """Return the compile specs that only depend on the options."""
+
+    @abstractmethod
+    def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        """Return the blob of a model; raises RegionRefused unless the provider supports all of it."""
+
+
+def left_to_cpu(exported: ExportedModel, settings: Any, provider: Provider) -> Mapping[str, str]:
+    """Return the nodes that a provider does not support, each with a reason; empty if it supports all.
+
+    Args:
+        exported: the model.
+        settings: options of a session on the provider, from `session_options`; used once.
+        provider: the provider.
+
+    Raises:
+        RegionFailed: the library does not load the model at all, or leaves only nodes of unknown origin.
+    """
+    name = provider.name
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    add_weights(settings, exported.model)
+    try:
+        with provider.lock:
+            session = new_session(exported.model.graph, settings)
+            parts = session.get_provider_graph_assignment_info()
+            del session
+    except Exception as error:  # the bindings raise classes of their own that share no base but Exception
+        raise RegionFailed(f"{name} cannot load the model: {one_line(error)}") from error
+    left = [node for part in parts if part.ep_name != name for node in part.get_nodes()]
+    reasons = {
+        source: f"{name} does not support this {node.op_type}"
+        for node in left
+        for source in exported.sources.get(node.name, ())
+    }
+    if left and not reasons:
+        operators = ", ".join(sorted({node.op_type for node in left}))
+        raise RegionFailed(f"{name} leaves {operators} to the CPU")
+    return reasons

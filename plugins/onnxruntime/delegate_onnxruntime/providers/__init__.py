@@ -1,0 +1,1 @@
+"""The backend `onnxruntime`: any execution provider of ONNX Runtime, by its name."""

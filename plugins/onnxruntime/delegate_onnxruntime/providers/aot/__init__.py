@@ -1,0 +1,1 @@
+"""Lowering of regions for a provider. Needs torch."""
