@@ -1,7 +1,6 @@
 """The public names, one import a line: `__init__.py` does an import when its name is first used."""
 
 from delegate.accuracy.bounds import Verify as Verify
-from delegate.compile import debug as debug
 from delegate.compile import explain as explain
 from delegate.compile import to_backend as to_backend
 from delegate.compiled import CompiledProgram as CompiledProgram

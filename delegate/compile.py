@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from delegate.accuracy.verification import MeasuredAccuracy, Verification
@@ -31,9 +30,8 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.locked import LockedStrategy, lock_of
 from delegate.placement.plans import partition_options
 from delegate.placement.policy import PlacementRequest
-from delegate.plugins import PORTABLE
+from delegate.plugins import DEBUGGERS, PORTABLE, discover
 from delegate.program.model import Program
-from delegate.registry import default_registry
 from delegate.report import Report
 from delegate.request import LoweringRequest, RepeatedRequest
 from delegate.runtime.loaded import with_load_options
@@ -41,8 +39,7 @@ from delegate.runtime.option_rules import rules_to_json
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache
 
 if TYPE_CHECKING:
-    from delegate.devtools.debugger.diagnosis import Diagnosis
-    from delegate.devtools.debugger.saved_program import SavedProgram
+    from delegate.report.diagnosis import Diagnosis
 
 PathLike = str | os.PathLike[str]
 
@@ -197,72 +194,18 @@ def _compile_and_verify(
     return program, lowered, None
 
 
-def debug(
-    model: Model,
-    backends: Request = None,
-    *,
-    inputs: Any = None,
-    config: ConfigSource = None,
-    kernels: KernelRequest | None = None,
-    placement: PlacementRequest | None = None,
-    cache: bool | None = None,
-    budget: float = 60.0,
-    output: PathLike | None = None,
-    program_file: PathLike | None = None,
-    trust_code: bool = False,
-    progress: Callable[[str], None] | None = None,
-) -> Diagnosis:
-    """Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition.
-
-    Example::
-
-        print(delegate.debug(exported, "dsp", output="reproduction"))
-
-    Args:
-        model, backends, config, kernels, placement, cache: see `to_backend`.
-        inputs: as `verify` of `to_backend`, which may be a `delegate.Verify`; None: the example inputs of the export.
-            Bounds of `Verify` or of the configuration define which results are wrong. Otherwise the default bound of
-            the precision does.
-        budget: seconds after which no further sub-region is tried.
-        output: folder for scripts that show the faults with the vendor's library alone; None: no scripts.
-        program_file: a program of this model, saved with debug info. Its placement and its compiled partitions are
-            debugged, in place of a new lowering. The default of `backends` is then the backends of the file.
-        trust_code: run partitions of that file that are machine code; see `delegate.load`.
-        progress: called with short progress texts.
-
-    Raises:
-        the errors of `to_backend`, except the errors of verification. InputError if the folder cannot be written, or
-        the program file is of another model. ProgramError if it cannot be read, or has no debug info. BackendFailed if
-        it has machine code that is not trusted.
-    """
-    saved = None
-    if program_file is not None:
-        from delegate.devtools.debugger.saved_program import FromSavedProgram, SavedProgram
-
-        saved = SavedProgram.load(program_file, default_registry(), trust_code=trust_code)
-        backends = saved.backends if backends is None and config is None else backends
-    request = LoweringRequest.of(
-        model, backends, config, kernels=kernels, placement=placement, cache=cache, progress=progress
-    )
-    if saved is not None:
-        if placement is not None:
-            raise ConfigError("the file has a placement of its own", where="debug", remedy="leave out `placement`")
-        request = replace(request, strategy=FromSavedProgram(saved))
-    return _debug(request, inputs, budget=budget, output=output, progress=progress, saved=saved)
-
-
 def _debug(
-    request: LoweringRequest | RepeatedRequest,
-    inputs: Any = None,
-    *,
-    budget: float = 60.0,
-    output: PathLike | None = None,
-    progress: Callable[[str], None] | None = None,
-    saved: SavedProgram | None = None,
+    request: RepeatedRequest, inputs: Any = None, *, progress: Callable[[str], None] | None = None, **options: Any
 ) -> Diagnosis:
-    from delegate.devtools.debugger.debug import run_debugger  # most programs are right
-
-    return run_debugger(request.with_inputs(inputs, progress), budget, None if output is None else Path(output), saved)
+    """Call the debugger, which is another package, for a program that is lowered again; see `CompiledProgram.debug`."""
+    repeated = request.with_inputs(inputs, progress)
+    plugin = next(iter(discover(DEBUGGERS).claims.get("debugger", ())), None)
+    if plugin is None:
+        what = "the debugger is the package delegate-debugger, which is not installed"
+        raise ConfigError(what, where="debug", remedy="pip install ./plugins/debugger")
+    search: Any = plugin.load()
+    diagnosis: Diagnosis = search(repeated, **options)
+    return diagnosis
 
 
 def explain(

@@ -34,7 +34,7 @@ from delegate.runtime.method import Method
 from delegate.runtime.profile import Profile
 
 if TYPE_CHECKING:
-    from delegate.devtools.debugger.diagnosis import Diagnosis
+    from delegate.report.diagnosis import Diagnosis
 
 
 C = TypeVar("C", bound=Context)
@@ -177,7 +177,7 @@ class CompiledProgram(TensorContext[LoadedProgram]):
         kernels: the kernel libraries to run on in this process; see `delegate.load`. They are not saved.
         plan: the backend of each node, as data: `plan.save(path)`, `plan.differences(other)`, and
             `to_backend(..., placement=plan)` to apply it again.
-        debugger: lowers the program again, and searches for its faults; see `debug`.
+        debugger: what `debug` calls: it lowers the program again, and searches for its faults.
     """
 
     def __init__(
@@ -237,12 +237,13 @@ class CompiledProgram(TensorContext[LoadedProgram]):
         output: str | os.PathLike[str] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Diagnosis:
-        """Find the operators that return wrong values, with the arguments and errors of `delegate.debug`.
+        """Find the operators that return wrong values, with the arguments and errors of `delegate_debugger.debug`.
 
         The model is lowered again with the plan of this program, which does not keep the model's weights: keep the
-        exported program, or call `delegate.debug(exported, placement=program.plan)`.
+        exported program, or call `delegate_debugger.debug(exported, placement=program.plan)`.
 
-        Raises ExportError too, if the exported program was freed.
+        Raises ExportError too, if the exported program was freed, and ConfigError if the package delegate-debugger is
+        not installed.
         """
         return self._debugger(inputs, budget=budget, output=output, progress=progress)
 

@@ -73,7 +73,7 @@ def is_explained_by_an_example(name: str) -> bool:
 
 
 DOCUMENTED = [name for name in delegate.__all__ if is_explained_by_an_example(name)]
-NEED_MORE = {"Remote", "Measured", "debug", "to_backend"}  # other machines, other backends, or more time
+NEED_MORE = {"Remote", "Measured", "to_backend"}  # other machines, other backends, or more time
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)

@@ -1,4 +1,4 @@
-"""The first NaN and the first infinity, in words: in a program that ran, in a partition, and in torch."""
+"""The first NaN, in words: in a program that ran, in a partition, and in torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.accuracy.figures import Differences
-from delegate.accuracy.recording import (
-    NOT_FINITE,
-    NotFiniteCall,
-    RecordedCall,
-    RecordedInstruction,
-    RunRecorder,
-    has_more_nan,
-)
+from delegate.accuracy.recording import NotFiniteCall, RecordedInstruction, RunRecorder, has_more_nan, has_nan
 from delegate.accuracy.reference import NodeRunner, flat_arguments, tensors
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.trial import RegionTrial
@@ -25,9 +18,14 @@ from delegate.edge.node import op_name, source_line
 from delegate.program.instructions import describe_operator
 
 Values = Mapping[str, torch.Tensor]  # by node
+Test = Callable[[torch.Tensor], bool]
 
 
-def describe_nan(recorder: RunRecorder, method: str, trial_of: Callable[[NotFiniteCall], RegionTrial]) -> str:
+def describe_nan(
+    recorder: RunRecorder[RecordedInstruction],
+    method: str,
+    trial_of: Callable[[NotFiniteCall[RecordedInstruction]], RegionTrial],
+) -> str:
     """Describe the first node of a method that gives NaN, or what has NaN without a node.
 
     A partition that gives NaN where torch has none on the same inputs goes before all others.
@@ -47,45 +45,13 @@ def describe_nan(recorder: RunRecorder, method: str, trial_of: Callable[[NotFini
     values = trial.known
     if first.is_own:
         values = {n: v for n, v in trial.read_values().items() if has_more_nan(v, trial.known.get(n, v))}
-    text = _describe_inside(first.entry, values, "NaN") or first.entry.describe()
+    text = describe_inside(first.entry, values, has_nan) or first.entry.describe()
     return f"{text}, {'where torch returns none' if first.is_own else 'as in torch'}"
 
 
-def describe_not_finite(
-    recorder: RunRecorder,
-    method: str,
-    kind: str,
-    read: Callable[[RecordedInstruction, RecordedCall], Values],
-    *,
-    is_likely: bool,
-) -> str:
-    """Describe the first node of a method that gives NaN or infinity, also inside of a partition; empty if none does.
-
-    Args:
-        recorder: a thorough recorder of the run.
-        method: the name of the method.
-        kind: a key of `NOT_FINITE`.
-        read: returns the values inside of a partition in a call.
-        is_likely: read the values inside of partitions whose results are finite.
-    """
-    found = recorder.not_finite(method, kind)
-    first = found[0] if found else None
-    for entry in recorder.instructions:
-        if first is not None and entry is first.entry:
-            break
-        call = entry.last if is_likely and entry.method == method else None
-        if call is not None and (text := _describe_inside(entry, read(entry, call), kind)):
-            return text
-    if first is None:
-        return ""
-    if first.entry.delegate is None:
-        return first.entry.describe()
-    return _describe_inside(first.entry, read(first.entry, first.call), kind) or first.entry.describe()
-
-
-def _describe_inside(entry: RecordedInstruction, values: Values, kind: str) -> str:
-    """Describe the first node of a partition with NaN or infinity; empty if none has it."""
-    nodes = (n for n in entry.region.calls if n.name in values and NOT_FINITE[kind](values[n.name]))
+def describe_inside(entry: RecordedInstruction, values: Values, test: Test) -> str:
+    """Describe the first node of a partition whose value passes a test, such as `has_nan`; empty if none does."""
+    nodes = (n for n in entry.region.calls if n.name in values and test(values[n.name]))
     return next((f"{describe_node(node)}, in {entry.describe()}" for node in nodes), "")
 
 
@@ -101,19 +67,19 @@ def nan_text(differences: Differences, here: str, reference: ExportedProgram, sa
     if not differences.has_expected_nan:
         return f"NaN is first in {here}; the reference returns no NaN" if differences.has_nan else ""
     calls = (flat_arguments(reference, sample.args, sample.kwargs) for sample in samples)
-    node = next(filter(None, (first_node(reference, leaves, "NaN") for leaves in calls)), "its inputs or states")
+    node = next(filter(None, (first_node(reference, leaves, has_nan) for leaves in calls)), "its inputs or states")
     if not differences.has_nan:
         return f"the reference returns NaN, first in {node}, and the program returns none"
     return f"NaN is first in {here}; the reference returns NaN too, first in {node}"
 
 
-def first_node(ep: ExportedProgram, leaves: Sequence[Any], kind: str) -> str:
-    """Describe the first node whose result in torch has NaN or infinity: operator, name, the user's line.
+def first_node(ep: ExportedProgram, leaves: Sequence[Any], test: Test) -> str:
+    """Describe the first node whose result in torch passes a test: operator, name, the user's line.
 
     Args:
         ep: the program.
         leaves: the leaves of the arguments, in the order of its inputs.
-        kind: a key of `NOT_FINITE`.
+        test: for example `has_nan`.
 
     Returns:
         the text; empty without such a node.
@@ -121,7 +87,7 @@ def first_node(ep: ExportedProgram, leaves: Sequence[Any], kind: str) -> str:
     sources: list[Node] = []
 
     def record(node: Node, result: Any) -> Any:
-        if not sources and any(map(NOT_FINITE[kind], tensors(result))):
+        if not sources and any(map(test, tensors(result))):
             sources.append(node)
         return result
 

@@ -98,7 +98,7 @@ class ProgramRun:
             self.program, self.registry, self.kernels, fallback="error", trust_code=trust_code, isolate=isolate
         )
 
-    def compare(self, loaded: LoadedProgram, recorder: RunRecorder) -> Iterator[MethodComparison]:
+    def compare(self, loaded: LoadedProgram, recorder: RunRecorder[Any]) -> Iterator[MethodComparison]:
         """Run all methods in one context, one after another, beside torch; yield the figures of each.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from delegate.backend.aot import Region
 from delegate.backend.exported import plain_graph
 from delegate.edge.graphs import call, is_random
 from delegate.edge.node import arguments, draws, writes_in_place
-from delegate.edge.program import EdgeProgram
 from delegate.edge.torch_private import pytree, reorder_kwargs
 from delegate.errors import AccuracyError
 from delegate.partitioner.extraction import LoweredProgram
@@ -71,7 +70,7 @@ class EagerMethods:
                 args, kwargs = pytree.tree_unflatten(list(leaves), self._in_specs[method])
                 return tensors(module(*args, **kwargs))
         except Exception as error:  # an operator may raise anything
-            raise _no_reference(f"method {method}", error) from error
+            raise no_reference(f"method {method}", error) from error
 
 
 def tensors(result: Any) -> list[torch.Tensor]:
@@ -97,7 +96,7 @@ def copies(leaves: Sequence[Any]) -> list[Any]:
     return [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
-class _GraphRunner(Interpreter):
+class GraphRunner(Interpreter):
     """An interpreter of a graph, and optionally of the bodies of its control flow; see `NodeRunner`.
 
     `call` runs an operator; None: as torch does.
@@ -120,7 +119,7 @@ class _GraphRunner(Interpreter):
         value = super().get_attr(target, args, kwargs)
         if not (self._with_bodies and isinstance(value, GraphModule)):
             return value
-        return _GraphRunner(value, self._changed, with_bodies=True, call=self._call).run
+        return GraphRunner(value, self._changed, with_bodies=True, call=self._call).run
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator."""
@@ -132,7 +131,7 @@ class _GraphRunner(Interpreter):
         return self._changed(n, result) if n.op == "call_function" else result
 
 
-class NodeRunner(_GraphRunner):
+class NodeRunner(GraphRunner):
     """An interpreter that runs an exported program node by node and leaves the buffers of the program unchanged.
 
     Args:
@@ -154,7 +153,7 @@ class NodeRunner(_GraphRunner):
             with torch.no_grad():
                 return tensors(self.run(*leaves, enable_io_processing=False))
         except Exception as error:  # an operator may raise anything
-            raise _no_reference("the program", error) from error
+            raise no_reference("the program", error) from error
 
 
 def written_buffers(ep: ExportedProgram) -> Sequence[str]:
@@ -172,42 +171,6 @@ def _copy_buffers(module: torch.nn.Module) -> None:
         for name, buffer in part._buffers.items():
             if buffer is not None:
                 part._buffers[name] = copied.setdefault(id(buffer), buffer.clone())
-
-
-def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> dict[str, torch.Tensor]:
-    """Return values of a method in edge dialect, run by torch, by node.
-
-    The names of nodes in bodies of control flow have a prefix, e.g. "true_graph_0.relu". Their values come from the
-    first execution.
-
-    Args:
-        edge: the method, whose states have their initial values.
-        leaves: the leaves of the arguments, in order.
-        names: the nodes whose values are returned, if they have one tensor; without prefixes.
-
-    Raises:
-        AccuracyError: torch cannot run the method.
-    """
-    given = {leaf.node: value for leaf, value in zip(edge.inputs, leaves, strict=True)}
-    given |= edge.constants
-    values = {name: v.clone() for name, v in given.items() if name in names and isinstance(v, torch.Tensor)}
-    modules = edge.graph_module.named_modules()
-    prefixes = {module.graph: f"{path}." * bool(path) for path, module in modules if isinstance(module, GraphModule)}
-
-    def record(node: Node, result: Any) -> Any:
-        name = f"{prefixes[node.graph]}{node.name}"
-        if node.name in names and name not in values and isinstance(result, torch.Tensor):
-            values[name] = result.clone()
-        return result
-
-    runner = _GraphRunner(edge.graph_module, record, with_bodies=True, call=call)
-    try:
-        with torch.no_grad():
-            placeholders = edge.graph.find_nodes(op="placeholder")
-            runner.run(*(given[n.name] for n in placeholders), enable_io_processing=False)
-    except Exception as error:  # an operator may raise anything
-        raise _no_reference(f"method {edge.name}", error) from error
-    return values
 
 
 class EagerRegion:
@@ -294,14 +257,14 @@ class EagerRegion:
         known: Mapping[str, torch.Tensor],
         constants: Sequence[torch.Tensor] | None = None,
     ) -> Mapping[Node, Any]:
-        runner = _GraphRunner(self._module, call=call, garbage_collect_values=False)
+        runner = GraphRunner(self._module, call=call, garbage_collect_values=False)
         nodes = {n.name: n for n in self._module.graph.nodes}
         try:
             with torch.no_grad():
                 before = {nodes[name]: value for name, value in known.items()}
                 runner.run(*(constants or self._constants), *inputs, initial_env=before, enable_io_processing=False)
         except Exception as error:  # an operator may raise anything
-            raise _no_reference(f"partition {self.region.name}", error) from error
+            raise no_reference(f"partition {self.region.name}", error) from error
         return runner.env
 
 
@@ -333,6 +296,7 @@ def _by_name(env: Mapping[Node, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     return ((node.name, value) for node, value in env.items() if isinstance(value, torch.Tensor))
 
 
-def _no_reference(where: str, error: Exception) -> AccuracyError:
+def no_reference(where: str, error: Exception) -> AccuracyError:
+    """Return the error of a reference that torch cannot run."""
     what = f"torch cannot run the reference: {one_line(error)}"
     return AccuracyError(what, where=where, remedy="lower without verify")

@@ -162,9 +162,9 @@ class Verification:
         """
         kernels = self.selection.kernels
         run = ProgramRun(program, lowered, self.exported, self.floats, self.samples, self.registry, kernels)
-        recorder = RunRecorder(run.delegates, self.bounds)
+        recorder = RunRecorder(run.delegates, self.bounds, RecordedInstruction)
 
-        def trial_of(found: NotFiniteCall) -> RegionTrial:
+        def trial_of(found: NotFiniteCall[RecordedInstruction]) -> RegionTrial:
             return self._trial(run.delegates[found.entry.name], found.call.inputs, artifacts)
 
         methods: dict[str, MethodComparison] = {}

@@ -47,10 +47,6 @@ _COMMANDS = {
         "Show the differences between two programs: placement, kernels, constants, memory, and with inputs the "
         "results.",
     ),
-    "debug": (
-        "delegate.cli.debug:debug",
-        "Find the operators that return wrong values: run a model beside torch, and reduce each wrong partition.",
-    ),
     "strip": (
         "delegate.cli.inspect:strip",
         "Remove the report, the module paths and the source lines of a program file.",

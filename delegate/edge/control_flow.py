@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,19 +43,6 @@ def control_flow(node: Node) -> ControlFlow | None:
     if not is_control_flow(node.target):
         return None
     return _READERS[_name(node.target)](*node.args, **node.kwargs)
-
-
-def prefixes_of_bodies(module: GraphModule, prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each control-flow node by its name, with the prefixes of the nodes in its bodies, also for those in bodies.
-
-    Prefixes are as in `NodeReport.name`, e.g. "true_graph_0.", in the order of `ControlFlow.graphs`.
-    """
-    for node in module.graph.nodes:
-        if (flow := control_flow(node)) is not None:
-            prefixes = tuple(f"{prefix}{graph.target}." for graph in flow.graphs)
-            yield prefix + node.name, prefixes
-            for graph, own in zip(flow.graphs, prefixes, strict=True):
-                yield from prefixes_of_bodies(getattr(module, str(graph.target)), own)
 
 
 def is_control_flow(target: Any) -> bool:

@@ -107,7 +107,7 @@ class WeakModel:
                 f"the exported program of method {name!r} was freed, and a compiled program does not keep its weights",
                 where="debug",
                 remedy="keep the exported program while you debug; or export it again, and call "
-                "delegate.debug(exported, placement=program.plan) with the other arguments of to_backend",
+                "delegate_debugger.debug(exported, placement=program.plan) with the other arguments of to_backend",
             )
         return program
 

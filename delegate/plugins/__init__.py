@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 OWN = "delegate"  # the distribution of this project; others cannot claim the names of its plugins
 PORTABLE = "portable"  # the project's own kernel library: the last by preference, never blocked; a place for nodes
 AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
-# The groups of entry points: backends, kernel libraries, ways to measure, and commands of `delegate`.
+# The groups of entry points: backends, kernel libraries, ways to measure, commands of `delegate`, and the debugger.
 BACKENDS, KERNELS = "delegate.backends", "delegate.kernels"
-MEASUREMENTS, COMMANDS = "delegate.measurements", "delegate.commands"
+MEASUREMENTS, COMMANDS, DEBUGGERS = "delegate.measurements", "delegate.commands", "delegate.debuggers"
 NAME = re.compile(r"\w[\w.-]*")  # what backends and instances may be named
 BLOCK_VARIABLE = "DELEGATE_BLOCK_PLUGINS"  # environment variable: names separated by commas, or "*" for all
 IN_PROCESS = "this process"  # the owner of a plugin that no distribution declares

@@ -32,8 +32,8 @@ from delegate.report.rows import (
 from delegate.verdict import Reason
 
 if TYPE_CHECKING:
-    from delegate.devtools.debugger.diagnosis import Diagnosis
     from delegate.program.memory_picture import MemoryPicture
+    from delegate.report.diagnosis import Diagnosis
     from delegate.runtime.profile import Profile
 
 _FORMAT = 1  # of the JSON

@@ -19,7 +19,6 @@ WRITTEN = [  # command, option
     (("lower", "absent.pt2", "-o", "x.dlg"), "--lock"),
     (("lower", "absent.pt2", "-o", "x.dlg"), "--bundle"),
     (("lower", "absent.pt2", "-o", "x.dlg"), "--trace"),
-    (("debug", "absent.pt2"), "-o"),
     (("demo",), "-o"),
     (("run", "absent.dlg"), "-o"),
     (("run", "absent.dlg"), "--trace"),

@@ -109,7 +109,6 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "explain": (NET, "check"),
     "lower": ([*NET, "-o", "lowered.dlg", "--verify", "inputs.npz", "--no-cache"], "preprocess"),
     "diff": (["net.dlg", "net.dlg", "--inputs", "inputs.npz"], "execute"),
-    "debug": (NET, "preprocess"),
     "backends": ([], ""),
     "check-backend": (["adder", "-k", "schema or (eager and add)"], "execute"),
     "ops": (["-b", "adder"], "import of adder_halves"),

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.program.debug_info import stripped
 from delegate.program.file import load, save
+from delegate.report.diagnosis import Diagnosis
 from delegate.report.rows import LayerAccuracy
 from tests.cli.calling import call
 from tests.cli.programs import save_sum

@@ -175,6 +175,8 @@ def test_no_trust_no_code(mark: Path, command: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(("line", "code"), [*((r, 0) for r in READ.values()), *((r, 1) for r in REFUSE.values())])
 def test_commands_that_run_nothing(mark: Path, line: str, code: int) -> None:
+    if line.startswith("debug"):
+        require_installed("debug")
     done = CliRunner().invoke(app, line.split())
     assert done.exit_code == code, done.output
     assert not mark.exists()
@@ -226,6 +228,10 @@ def test_a_draft_runs_no_code(mark: Path, tmp_path: Path) -> None:
     assert mark.exists()
 
 
+def debug(path: Path, **trust: bool) -> None:
+    pytest.importorskip("delegate_debugger").debug(exported(), program_file=path, budget=0, **trust)
+
+
 def converse(path: Path, **trust: bool) -> None:
     pytest.importorskip("delegate_llm.runtime.model").Model(path, **trust)
 
@@ -246,7 +252,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "load, isolated": lambda path, **trust: delegate.load(path, isolate=True, **trust),
     "load, of bytes": lambda path, **trust: delegate.load(path.read_bytes(), **trust),
     "LoadedProgram": lambda path, **trust: delegate.LoadedProgram(file.load(path), **trust),
-    "debug": lambda path, **trust: delegate.debug(exported(), program_file=path, budget=0, **trust),
+    "delegate_debugger": debug,
     "delegate_llm": converse,
     "delegate_ray": predict,
     "bundles": measure,

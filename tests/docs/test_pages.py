@@ -17,6 +17,7 @@ SLOW: set[str] = set()
 ELSEWHERE = {
     "backend.md": "tests/cli/test_new_backend.py",
     "batch.md": "plugins/ray/tests/test_docs.py",
+    "debugging.md": "plugins/debugger/tests/test_docs.py",
     "llm.md": "plugins/llm/tests/test_llm.py",
     "llm-conversations.md": "plugins/llm/tests/test_lora.py",
     "placement.md": "tests/placement/test_measured.py",

@@ -19,12 +19,12 @@ import yaml
 
 import delegate
 from delegate.config import load_config
-from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.devtools.export_graph import dot, model_explorer, node_data
 from delegate.devtools.page.html import page
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.report import Report
+from delegate.report.diagnosis import Diagnosis
 from delegate.runtime.array_files import load_arrays, map_array
 from tests.support.mutations import Reader, check_bytes, check_values, errors
 from tests.support.reports import DIAGNOSIS, report

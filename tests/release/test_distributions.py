@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 NOT_SOURCES = (".*", "__pycache__", "*.egg-info", "build", "dist")
 PACKAGES = {
     "delegate": Path("."),
+    "delegate_debugger": Path("plugins/debugger"),
     "delegate_kernels_extra": Path("plugins/kernels-extra"),
     "delegate_llm": Path("plugins/llm"),
     "delegate_numba": Path("plugins/numba"),

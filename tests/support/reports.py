@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from delegate.devtools.debugger.diagnosis import Diagnosis, Fault, FaultKind, FaultyNode
 from delegate.program.memory_picture import MemoryBlock, MemoryPicture, PartitionMemory
 from delegate.report import Report
+from delegate.report.diagnosis import Diagnosis, Fault, FaultKind, FaultyNode
 from delegate.report.measured import Interval, Placement, PlanCost
 from delegate.report.rows import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport
 from delegate.verdict import YES, Reason, no

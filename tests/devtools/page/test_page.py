@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
-from delegate.devtools.debugger.diagnosis import Diagnosis, FaultyNode
 from delegate.devtools.page.html import page
 from delegate.errors import DelegateError, InputError
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
+from delegate.report.diagnosis import Diagnosis, FaultyNode
 from delegate.runtime.profile import Profile
 from tests.support.programs import SAMPLES
 from tests.support.reports import DIAGNOSIS, HOSTILE, report

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+from delegate_debugger import debug
 from torch.fx import Node
 
-import delegate
 from delegate.backend.aot import Region
 from tests.support.functions import Function
 from tests.support.planting import planted
@@ -29,9 +29,9 @@ def least(region: Region, node: Node) -> Region:
 def check_choices(name: str, backend: str) -> None:
     """Assert that another right choice of a backend is no fault, and that a wrong one is."""
     model = torch.export.export(Function(MODELS[name]), (TIES,))
-    diagnosis = delegate.debug(model, backend, cache=False)
+    diagnosis = debug(model, backend, cache=False)
     assert diagnosis.faults == (), str(diagnosis)
     assert any(row.place == backend for row in diagnosis.errors)
     with planted(backend, "topk", least):
-        faults = delegate.debug(model, backend, cache=False).faults
+        faults = debug(model, backend, cache=False).faults
     assert "aten.topk.default" in [node.operator for fault in faults for node in fault.nodes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from delegate_debugger import debug
 
 import delegate
 from tests.support.planting import aten, changed_weight, followed_by, in_place_of, planted
@@ -53,7 +54,7 @@ def assert_found(backend: str, model: str, fault: str, budget: float = 300) -> N
     ]
     name = nodes[len(nodes) // 2].name
     with planted(backend, name, change):
-        diagnosis = delegate.debug(exported, config=config, cache=False, budget=budget)
+        diagnosis = debug(exported, config=config, cache=False, budget=budget)
     assert [[node.name for node in found.nodes] for found in diagnosis.faults] == [[name]], str(diagnosis)
     (found,) = diagnosis.faults
     assert found.kind.name in kinds, str(diagnosis)
@@ -78,7 +79,7 @@ def assert_overflow_found(backend: str, model: str, budget: float) -> None:
     module.recompile()
     config = {"backends": [{"name": backend, "isolate": "none"}]}
     changed = torch.export.export(module, *exported.example_inputs)
-    faults = delegate.debug(changed, config=config, cache=False, budget=budget).faults
+    faults = debug(changed, config=config, cache=False, budget=budget).faults
     assert faults
     assert [(len(f.nodes), f.nodes[0].operator, f.kind.name) for f in faults][:1] == [
         (1, "aten.mul.Tensor", "overflow")

@@ -64,13 +64,14 @@ def debug(
     exported, sample = source.load_model(model), None
     import delegate
     from delegate.cli.models import read_sample
+    from delegate_debugger import debug as find_faults
 
     if inputs:
         exported, sample = read_sample(exported, inputs)
     settings = source.read_settings()
     check = delegate.Verify(sample, sqnr_db=sqnr_db)
     with output.working(f"debugging {model}") as progress:
-        diagnosis = delegate.debug(
+        diagnosis = find_faults(
             exported,
             source.backends,
             config=settings,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch.fx import Node
 
-from delegate.accuracy.recording import RecordedCall, Tensors, to_float64
+from delegate.accuracy.recording import RecordedCall, Tensors
 from delegate.accuracy.reference import EagerRegion
-from delegate.devtools.debugger.diagnosis import FaultKind, FaultyNode
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.errors import AccuracyError
+from delegate.report.diagnosis import FaultKind, FaultyNode
+from delegate_debugger.recorder import to_float64
 
 _FLOAT16_MAX = 65504.0
 _FLOAT16_ERROR = 0.05  # relative, or absolute below 1: more than a few roundings of float16
@@ -29,12 +31,13 @@ def faulty_node(node: Node) -> FaultyNode:
     return FaultyNode(node.name, op_name(node), module_path(node), source_line(node))
 
 
-def kind_of(call: RecordedCall, eager: EagerRegion | None) -> FaultKind:
+def kind_of(call: RecordedCall, eager: EagerRegion | None, exact: Tensors = ()) -> FaultKind:
     """Return the kind of a fault.
 
     Args:
         call: the inputs, and the results here and in torch.
         eager: the operators in torch, to run them at lower precision; None: they cannot be run again.
+        exact: torch's results in float64, if they are known.
     """
     actual, expected = _flat(call.actual), _flat(call.expected)
     half = _at_precision(eager, call.inputs, _to_float16)
@@ -51,7 +54,7 @@ def kind_of(call: RecordedCall, eager: EagerRegion | None) -> FaultKind:
         return overflow
     finite = expected.isfinite() & actual.isfinite()
     actual, expected = actual[finite], expected[finite]
-    for hypothesis in (_explain_clamp, _explain_rounding, _moved_or_scaled):
+    for hypothesis in (_explain_clamp, partial(_explain_rounding, exact=exact), _moved_or_scaled):
         if (kind := hypothesis(actual, expected, call, eager)) is not None:
             return kind
     return FaultKind("wrong values")
@@ -105,17 +108,17 @@ def _explain_clamp(
 
 
 def _explain_rounding(
-    actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None
+    actual: torch.Tensor, expected: torch.Tensor, call: RecordedCall, eager: EagerRegion | None, exact: Tensors
 ) -> FaultKind | None:
     """Explain an error that torch has too if it computes at lower precision."""
     noise = _noise(actual, expected)
     if 0 < noise <= _FLOAT32 * math.sqrt(float(expected.square().mean())):
         return FaultKind("rounding", f"the error is {_share(noise, expected)}: float32 rounds like that")
     is_rerun = eager is not None and not eager.choices  # float64 may have another right answer
-    exact = _flat(call.exact) if call.exact else _at_precision(eager if is_rerun else None, call.inputs, to_float64)
-    if exact is not None and noise:
+    wide = _flat(exact) if exact else _at_precision(eager if is_rerun else None, call.inputs, to_float64)
+    if wide is not None and noise:
         finite = _flat(call.expected).isfinite() & _flat(call.actual).isfinite()
-        own = _noise(_flat(call.expected)[finite], exact[finite])
+        own = _noise(_flat(call.expected)[finite], wide[finite])
         if noise <= _AS_NOISY * own:
             return FaultKind("rounding", f"torch has an error of {_share(own, expected)} too, compared with float64")
     for name, change in _ROUNDINGS.items():

@@ -1,4 +1,4 @@
-"""`delegate debug` and `delegate diff`."""
+"""`delegate diff`, and the first NaN of `delegate run`."""
 
 from __future__ import annotations
 
@@ -23,30 +23,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.export.save(torch.export.export(net, (X,)), "net.pt2")
 
 
-def test_debug() -> None:
-    np.savez("x.npz", input=X.numpy())
-    assert "no operator is wrong" in call("debug", "net.pt2", "-b", "xnnpack", "--inputs", "x.npz")[0]
-    assert call("debug", "net.pt2", "-b", "xnnpack", "--nan")[0] == "no result has NaN or infinity\n"
-    assert "no input 'y'" in call("debug", "net.pt2", "--inputs", "y=x.npy", code=1)[1]
-
-
-def test_debug_of_a_saved_program() -> None:
-    call("lower", "net.pt2", "-b", "xnnpack", "-o", "net.dlg")
-    assert "no operator is wrong" in call("debug", "net.pt2", "--from", "net.dlg")[0]
-    error = call("debug", "--from", "net.dlg", code=1)[1]
-    assert "no module to compare them with" in error
-    assert "`delegate debug MODEL --from net.dlg`" in error
-    assert "MODEL is missing" in call("debug", code=2)[1]
-
-
 def test_weights_that_differ() -> None:
     torch.manual_seed(1)
     other = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).eval()
     torch.export.save(torch.export.export(other, (X,)), "other.pt2")
     for name in ("net", "other"):
         call("lower", f"{name}.pt2", "-b", "xnnpack", "-o", f"{name}.dlg")
-    error = call("debug", "other.pt2", "--from", "net.dlg", code=1)[1]
-    assert "weights 0.weight, 0.bias of method forward differ (net.dlg): give the model with the weights" in error
     lines = call("diff", "net.dlg", "other.dlg")[0].splitlines()
     assert lines[0] == "weights: 2 differences"
     assert lines[1].startswith("  forward 0.weight: torch.float32[8, 8], crc32 ")

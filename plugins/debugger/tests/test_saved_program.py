@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from delegate_debugger import debug
 from torch import nn
 
 import delegate
@@ -51,7 +52,7 @@ def model_file(tmp_path: Path) -> Path:
 def test_the_artifacts_of_the_file_are_debugged(model_file: Path, is_wrong_again: bool) -> None:
     again = planted("xnnpack", "sigmoid", in_place_of(aten.tanh.default)) if is_wrong_again else nullcontext()
     with again:
-        diagnosis = delegate.debug(exported(), program_file=model_file, cache=False)
+        diagnosis = debug(exported(), program_file=model_file, cache=False)
     (fault,) = diagnosis.faults
     if is_wrong_again:
         assert [node.name for node in fault.nodes] == ["sigmoid"]
@@ -62,13 +63,13 @@ def test_the_artifacts_of_the_file_are_debugged(model_file: Path, is_wrong_again
 
 def test_a_file_that_cannot_be_debugged(model_file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the file is not of this model: partition .* has other nodes"):
-        delegate.debug(exported(nn.Sequential(nn.Linear(8, 8), nn.Tanh())), program_file=model_file)
+        debug(exported(nn.Sequential(nn.Linear(8, 8), nn.Tanh())), program_file=model_file)
     other = Net()
     nn.init.ones_(other.linear.bias)
     with pytest.raises(InputError, match=r"not of this model: weight linear.bias of method forward differs"):
-        delegate.debug(exported(other), program_file=model_file)
+        debug(exported(other), program_file=model_file)
     with pytest.raises(ConfigError, match="placement of its own"):
-        delegate.debug(exported(), program_file=model_file, placement=delegate.ByPreference())
+        debug(exported(), program_file=model_file, placement=delegate.ByPreference())
     file.save(stripped(file.load(model_file)), tmp_path / "small.dlg")
     with pytest.raises(ProgramError, match=r"no debug info \(.*small.dlg\)"):
-        delegate.debug(exported(), program_file=tmp_path / "small.dlg")
+        debug(exported(), program_file=tmp_path / "small.dlg")

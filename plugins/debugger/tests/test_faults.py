@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+from delegate_debugger.faults import kind_of, to_int8
+from delegate_debugger.recorder import same
 
-from delegate.accuracy.recording import RecordedCall, same
-from delegate.devtools.debugger.faults import kind_of, to_int8
+from delegate.accuracy.recording import RecordedCall
 from delegate.testing import assert_same
 
 WANT = torch.linspace(-4, 4, 64)

@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from delegate_debugger import debug
 from torch import nn
 
 import delegate
 from delegate.backend.selected import SelectedBackend
 from delegate.common.text_table import Table
-from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.errors import ConfigError, InputError
 from delegate.kernels.table import KernelTable
+from delegate.report.diagnosis import Diagnosis
 from delegate.report.rows import LayerAccuracy
 from tests.support.planting import aten, followed_by, in_place_of, planted
 
@@ -46,7 +47,7 @@ def exported(x: torch.Tensor = X) -> torch.export.ExportedProgram:
 
 @pytest.mark.parametrize("backends", [["xnnpack"], []], ids=str)
 def test_a_right_program_has_no_faults(backends: list[str]) -> None:
-    diagnosis = delegate.debug(exported(), backends)
+    diagnosis = debug(exported(), backends)
     assert diagnosis.faults == ()
     (figures,) = diagnosis.figures.values()
     assert figures is not None
@@ -74,7 +75,7 @@ def test_a_wrong_operator_that_the_result_hides() -> None:
 
     program = torch.export.export(Hides(), (X,))
     with planted("xnnpack", "tanh", in_place_of(aten.sigmoid.default)):
-        (fault,) = delegate.debug(program, "xnnpack", cache=False).faults
+        (fault,) = debug(program, "xnnpack", cache=False).faults
     assert fault.nodes[0].name == "tanh"
     assert fault.is_hidden
 
@@ -85,7 +86,7 @@ def test_the_first_nan_and_infinity_here_and_in_torch() -> None:
             return (x.abs() / 0).sum(1) + x.sqrt().sum(1)
 
     for backends in ("xnnpack", []):
-        lines = delegate.debug(torch.export.export(Roots(), (X,)), backends).not_finite
+        lines = debug(torch.export.export(Roots(), (X,)), backends).not_finite
         assert [line.partition(" at ")[0].partition(", in partition")[0] for line in lines] == [
             "first NaN here: aten.sqrt.default (sqrt)",
             "first NaN in torch: aten.sqrt.default (sqrt)",
@@ -104,7 +105,7 @@ def test_a_quantized_range_that_is_too_small() -> None:
     import torch.ao.quantization.fx._decomposed
 
     program = torch.export.export(Quantized(), (X,))
-    (fault,) = delegate.debug(program, "xnnpack").faults
+    (fault,) = debug(program, "xnnpack").faults
     assert (fault.place, fault.kind.name) == ("the quantization", "saturation")
     assert fault.nodes[0].operator == "aten.mul.Tensor"
     assert "would fit" in fault.kind.explanation
@@ -116,13 +117,13 @@ def test_the_remedy_of_a_range_that_does_not_fit_is_configuration(tmp_path: Path
     net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)).eval()
     program = torch.export.export(net, (X,))
     config = {"backends": ["xnnpack"], "quantization": section}
-    faults = [f for f in delegate.debug(program, config=config, inputs=(30 * X,)).faults if not f.partition]
+    faults = [f for f in debug(program, config=config, inputs=(30 * X,)).faults if not f.partition]
     assert {fault.kind.name for fault in faults} == {"saturation"}
     assert "to keep these layers in float:" in "\n".join(faults[0].lines())
     nodes = {name: "off" for fault in faults for name in _layers_off(fault.remedy)}
     assert "linear" in nodes
     config["quantization"] = {**section, "nodes": nodes}
-    faults = delegate.debug(program, config=config, inputs=(30 * X,)).faults
+    faults = debug(program, config=config, inputs=(30 * X,)).faults
     assert "linear" not in {name for fault in faults for name in _layers_off(fault.remedy)}
 
 
@@ -134,13 +135,13 @@ def _layers_off(remedy: str) -> dict[str, str]:
 
 def test_no_time_gives_the_answer_so_far() -> None:
     with planted("xnnpack", "log", followed_by((aten.neg.default, (), {}))):
-        diagnosis = delegate.debug(exported(), "xnnpack", cache=False, budget=0)
+        diagnosis = debug(exported(), "xnnpack", cache=False, budget=0)
     assert diagnosis.faults == ()
     assert any("0 s are over" in note for note in diagnosis.notes)
 
 
 def test_json_has_only_plain_numbers() -> None:
-    data = json.loads(delegate.debug(exported(), "xnnpack").to_json(), parse_constant=pytest.fail)
+    data = json.loads(debug(exported(), "xnnpack").to_json(), parse_constant=pytest.fail)
     assert data["faults"] == []
     assert data["instructions"] == 1
 
@@ -157,7 +158,7 @@ def test_json_has_only_plain_numbers() -> None:
 )
 def test_bad_input_is_one_clear_error(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        delegate.debug(exported(), **arguments)
+        debug(exported(), **arguments)
 
 
 class Same(nn.Module):
@@ -170,12 +171,12 @@ class Same(nn.Module):
 
 @pytest.mark.parametrize("backends", [["xnnpack"], []], ids=str)
 def test_nan_and_infinity_that_torch_has_too_are_right(backends: list[str]) -> None:
-    assert delegate.debug(torch.export.export(Same(), (X,)), backends).faults == ()
+    assert debug(torch.export.export(Same(), (X,)), backends).faults == ()
 
 
 def test_results_without_a_finite_element_have_no_figures() -> None:
     ep = torch.export.export(Net().eval(), (X * math.nan,))
-    assert str(delegate.debug(ep, [])).startswith("forward against the float reference: no element is finite\n")
+    assert str(debug(ep, [])).startswith("forward against the float reference: no element is finite\n")
 
 
 def test_random_numbers_are_not_compared() -> None:
@@ -183,7 +184,7 @@ def test_random_numbers_are_not_compared() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.rand_like(x)
 
-    diagnosis = delegate.debug(torch.export.export(Noisy(), (X,)), "xnnpack")
+    diagnosis = debug(torch.export.export(Noisy(), (X,)), "xnnpack")
     assert not diagnosis.figures
     assert any("draws random numbers" in note for note in diagnosis.notes)
 
@@ -196,7 +197,7 @@ def test_the_first_nan_in_a_branch() -> None:
 
     exported_branches = torch.export.export(Branches(), (X,))
     for backends in ("xnnpack", []):
-        here, there = delegate.debug(exported_branches, backends, inputs=(X.abs(),)).not_finite
+        here, there = debug(exported_branches, backends, inputs=(X.abs(),)).not_finite
         assert here.startswith("first NaN here: aten.log.default (log)")
         assert there.startswith("first NaN in torch: aten.log.default (log)")
 
@@ -210,7 +211,7 @@ def test_a_branch_that_does_not_run_is_a_note() -> None:
             return result
 
     exported_branches = torch.export.export(Branches(), (X,))
-    notes = delegate.debug(exported_branches, "xnnpack", inputs=(X.abs(),)).notes
+    notes = debug(exported_branches, "xnnpack", inputs=(X.abs(),)).notes
     assert any(note.startswith("not reached by the inputs: xnnpack_") for note in notes)
 
 
@@ -231,7 +232,7 @@ def test_the_total_error_inside_control_flow() -> None:
 
     ep = torch.export.export(Flow(), (X.abs(),))
     for backends, names in (([], {"while_loop_body_graph_0.add_1", "true_graph_0.sin"}), (["xnnpack"], set())):
-        diagnosis = delegate.debug(ep, backends)
+        diagnosis = debug(ep, backends)
         assert names <= {row.node for row in diagnosis.errors}
         assert all(row.total_db is not None and row.total_db > 100 for row in diagnosis.errors), str(diagnosis)
 
@@ -253,12 +254,12 @@ def test_a_constant_result_is_not_saturation() -> None:
             return torch.sigmoid(x)
 
     with planted("xnnpack", "sigmoid", in_place_of(aten.tanh.default)):
-        (fault,) = delegate.debug(torch.export.export(One(), (torch.ones(2, 2),)), "xnnpack", cache=False).faults
+        (fault,) = debug(torch.export.export(One(), (torch.ones(2, 2),)), "xnnpack", cache=False).faults
     assert fault.kind.name == "wrong values"
 
 
 def test_a_bound_that_float32_cannot_meet_is_rounding() -> None:
-    diagnosis = delegate.debug(exported(), "xnnpack", inputs=delegate.Verify(sqnr_db=500))
+    diagnosis = debug(exported(), "xnnpack", inputs=delegate.Verify(sqnr_db=500))
     assert diagnosis.faults == ()
     assert any("float32 rounds like that" in note for note in diagnosis.notes)
 
@@ -269,18 +270,18 @@ def test_inputs_by_name() -> None:
             return x * y
 
     program = torch.export.export(Two(), (X, X.clone()))
-    assert delegate.debug(program, "xnnpack", inputs={"x": X, "y": 2 * X}).faults == ()
+    assert debug(program, "xnnpack", inputs={"x": X, "y": 2 * X}).faults == ()
 
 
 @pytest.mark.parametrize("budget", ["3", -1, math.nan, True], ids=str)
 def test_a_budget_is_seconds(budget: object) -> None:
     with pytest.raises(InputError, match="budget should be seconds"):
-        delegate.debug(exported(), budget=budget)  # type: ignore[arg-type]
+        debug(exported(), budget=budget)  # type: ignore[arg-type]
 
 
 def test_a_folder_without_a_reproduction_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def notes(backends: list[str], **options: Any) -> str:
-        return "\n".join(delegate.debug(exported(), backends, cache=False, output=tmp_path / "out", **options).notes)
+        return "\n".join(debug(exported(), backends, cache=False, output=tmp_path / "out", **options).notes)
 
     wrong = KernelTable("wrong")
     wrong.kernel("aten.tanh.default")(lambda x, *, out: np.exp(x, out=out))
@@ -295,4 +296,36 @@ def test_a_folder_without_a_reproduction_says_why(tmp_path: Path, monkeypatch: p
 def test_a_folder_that_cannot_be_written_is_an_error_before_the_search(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     with pytest.raises(InputError, match="cannot be written"):
-        delegate.debug(exported(), output=tmp_path / "file" / "below")
+        debug(exported(), output=tmp_path / "file" / "below")
+
+
+def layers() -> torch.export.ExportedProgram:
+    torch.manual_seed(0)
+    return torch.export.export(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)).eval(), (X,))
+
+
+def test_a_program_with_a_float_reference() -> None:
+    model, reference = layers(), layers()
+    program = delegate.to_backend(model, "xnnpack", verify=delegate.Verify((X,), reference=reference))
+    assert "forward against the float reference" in program.debug((X,), budget=0).figures
+    del reference
+    assert program.debug(delegate.Verify((X,), reference=model), budget=0).figures
+
+
+def test_the_file_of_a_program_is_read_again(tmp_path: Path) -> None:
+    torch.export.save(layers(), tmp_path / "model.pt2")
+    program = delegate.to_backend(tmp_path / "model.pt2", "xnnpack", cache=False)
+    with planted("xnnpack", "tanh", in_place_of(aten.sigmoid.default)):
+        (fault,) = program.debug().faults
+    assert [node.name for node in fault.nodes] == ["tanh"]
+
+
+def test_a_quantized_program_is_debugged_with_the_layers_that_it_has() -> None:
+    """The debugger quantizes the model again as the program was, whatever inputs it is given."""
+    section = {"scheme": "dynamic_int8"}
+    config = {"backends": ["xnnpack"], "quantization": section, "verify": {"sqnr_db": 40, "on_failure": "move"}}
+    model = layers()
+    program = delegate.to_backend(model, verify=(X,), cache=False, config=config)
+    diagnosis = program.debug((100 * X,))
+    assert [row.node for row in diagnosis.layers] == [row.node for row in program.report.layers]
+    assert {f.place for f in diagnosis.faults} <= {"the quantization"}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from delegate_debugger import debug
 from torch import nn
 
 import delegate
@@ -66,7 +67,7 @@ def test_a_region_that_does_not_compile(
         return preprocess(self, region)
 
     monkeypatch.setattr(Vector, "preprocess", fails)
-    diagnosis = delegate.debug(exported(), config=CONFIG, cache=False, output=tmp_path)
+    diagnosis = debug(exported(), config=CONFIG, cache=False, output=tmp_path)
     (fault,) = diagnosis.faults
     assert (fault.kind.name, [node.name for node in fault.nodes], fault.size) == (kind, names, 5)
     found = {"refusal": ": no operator is wrong by itself, 1 refusal\n", "failure": ": 1 fault\n"}[kind]
@@ -96,9 +97,7 @@ def test_a_region_that_does_not_compile_while_plans_are_measured(
         return preprocess(self, region)
 
     monkeypatch.setattr(Vector, "preprocess", fails)
-    diagnosis = delegate.debug(
-        exported(), config=CONFIG, cache=False, placement=delegate.Measured(budget=0.1), output=tmp_path
-    )
+    diagnosis = debug(exported(), config=CONFIG, cache=False, placement=delegate.Measured(budget=0.1), output=tmp_path)
     (fault,) = diagnosis.faults
     kind = "refusal" if isinstance(error, RegionFailed) else "failure"
     assert (fault.kind.name, [node.name for node in fault.nodes]) == (kind, ["add"])
@@ -112,7 +111,7 @@ def test_a_part_that_is_refused_does_not_show_the_failure_of_the_whole(monkeypat
         raise RegionFailed("too small")
 
     monkeypatch.setattr(Vector, "preprocess", fails)
-    failure, refusal, *_ = delegate.debug(exported(), config=CONFIG, cache=False).faults
+    failure, refusal, *_ = debug(exported(), config=CONFIG, cache=False).faults
     assert (failure.kind.name, {"neg", "add"} <= {node.name for node in failure.nodes}) == ("failure", True)
     assert (refusal.kind.name, "too small" in refusal.kind.explanation) == ("refusal", True)
 
@@ -127,7 +126,7 @@ def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Vector, "preprocess", planted)
     config = {"backends": [*CONFIG["backends"], "xnnpack"]}
-    diagnosis = delegate.debug(exported(), config=config, cache=False, placement=delegate.Measured(budget=5))
+    diagnosis = debug(exported(), config=config, cache=False, placement=delegate.Measured(budget=5))
     assert diagnosis.faults == ()
     assert any(note.startswith("plan vector of method forward was dropped: ") for note in diagnosis.notes)
 
@@ -136,7 +135,7 @@ def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch)
 def test_a_compiler_whose_process_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(vector_backend.CRASHES, "aten.add.Tensor")
     config = {"backends": [{"name": "vector", "isolate": "compile"}]}
-    (fault,) = delegate.debug(exported(), config=config, cache=False).faults
+    (fault,) = debug(exported(), config=config, cache=False).faults
     assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"])
     assert "SIGABRT" in fault.kind.explanation
 
@@ -154,7 +153,7 @@ def test_an_artifact_that_is_not_opened_or_does_not_run(when: str, how: str, mon
         return PreprocessResult(json.dumps(program).encode(), result.compile_specs)
 
     monkeypatch.setattr(Vector, "preprocess", planted)
-    diagnosis = delegate.debug(exported(), config=CONFIG, cache=False)
+    diagnosis = debug(exported(), config=CONFIG, cache=False)
     (fault,) = diagnosis.faults
     assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"]), str(diagnosis)
     assert fault.is_confirmed

@@ -18,10 +18,10 @@ from delegate.backend.aot import Region, Reproduction
 from delegate.backend.exported import exported_program
 from delegate.common.files import replacing, with_short_paths
 from delegate.compiled import to_array
-from delegate.devtools.debugger.diagnosis import Fault
 from delegate.edge.node import describe
 from delegate.errors import InputError
 from delegate.plugins import one_line
+from delegate.report.diagnosis import Fault
 from delegate.runtime.backend import Array
 
 SCRIPT = "reproduce.py"

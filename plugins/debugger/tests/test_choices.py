@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from delegate_debugger import debug
 from torch import nn
 
-import delegate
 from delegate.accuracy.choices import compare_of
 from delegate.accuracy.figures import difference
 from delegate.kernels.table import KernelTable
@@ -65,22 +65,20 @@ def exported(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> torch.
 def test_another_right_answer_is_no_fault(
     function: Callable[[torch.Tensor], Any], x: torch.Tensor, backends: list[str]
 ) -> None:
-    diagnosis = delegate.debug(exported(function, x), backends, cache=False)
+    diagnosis = debug(exported(function, x), backends, cache=False)
     assert diagnosis.faults == (), str(diagnosis)
     assert "accumulates" not in str(diagnosis)
 
 
 def test_the_answers_are_named() -> None:
-    assert any(
-        "another answer than torch" in n and "sort" in n for n in delegate.debug(exported(*MODELS["sort"]), []).notes
-    )
+    assert any("another answer than torch" in n and "sort" in n for n in debug(exported(*MODELS["sort"]), []).notes)
 
 
 def test_numbers_that_differ_by_rounding_may_have_another_order() -> None:
     """A library whose values differ a little picks another of two nearly equal elements."""
     x = torch.tensor([[1.0, 1.0 + 2**-23, 0.0]])
     ep = exported(lambda x: (x * 3 / 3).argmax(1), x)
-    assert delegate.debug(ep, ["xnnpack"], cache=False).faults == ()
+    assert debug(ep, ["xnnpack"], cache=False).faults == ()
 
 
 # Name -> operator, what a wrong library returns in place of its right results.
@@ -105,7 +103,7 @@ def test_a_wrong_kernel_is_a_fault(name: str, kernel: Callable[..., None]) -> No
     wrong = KernelTable("wrong")
     wrong.kernel(name)(kernel)
     ep = exported(functions[name.split(".")[1]], TIES)
-    (fault,) = delegate.debug(ep, [], kernels=[wrong, "portable"]).faults
+    (fault,) = debug(ep, [], kernels=[wrong, "portable"]).faults
     assert fault.nodes[0].operator == name
 
 

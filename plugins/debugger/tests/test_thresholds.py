@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from delegate_debugger import debug
 from torch import nn
 
 import delegate
-from delegate.devtools.debugger.diagnosis import Diagnosis
 from delegate.kernels.table import KernelTable
+from delegate.report.diagnosis import Diagnosis
 from tests.support.planting import aten, followed_by, planted
 
 X = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
@@ -27,8 +28,8 @@ def model(dtype: torch.dtype = torch.float32) -> torch.export.ExportedProgram:
 @pytest.mark.parametrize(("error", "is_fault"), [(1e-2, True), (3e-3, True), (5e-4, True), (2e-4, True), (1e-6, False)])
 def test_errors_in_a_partition(error: float, is_fault: bool) -> None:
     with planted("xnnpack", "tanh", followed_by((aten.mul.Tensor, (1 + error,), {}))):
-        diagnosis = delegate.debug(model(), "xnnpack", cache=False)
-        within = delegate.debug(model(), "xnnpack", cache=False, inputs=delegate.Verify(sqnr_db=20))
+        diagnosis = debug(model(), "xnnpack", cache=False)
+        within = debug(model(), "xnnpack", cache=False, inputs=delegate.Verify(sqnr_db=20))
     assert [[n.name for n in fault.nodes] for fault in diagnosis.faults] == ([["tanh"]] if is_fault else [])
     assert "\nright is 80 dB or more, by default for float32" in str(diagnosis)
     assert within.faults == ()
@@ -40,12 +41,12 @@ def test_errors_in_a_partition(error: float, is_fault: bool) -> None:
 def test_errors_of_a_kernel(error: float, is_fault: bool) -> None:
     table = KernelTable("inexact")
     table.kernel("aten.tanh.default")(lambda x, *, out: np.multiply(np.tanh(x), np.float32(1 + error), out=out))
-    faults = delegate.debug(model(), [], kernels=[table, "portable"]).faults
+    faults = debug(model(), [], kernels=[table, "portable"]).faults
     assert [fault.nodes[0].name for fault in faults] == (["tanh"] if is_fault else [])
 
 
 def test_the_threshold_of_a_model_in_bfloat16() -> None:
-    diagnosis = delegate.debug(model(torch.bfloat16), [])
+    diagnosis = debug(model(torch.bfloat16), [])
     assert diagnosis.faults == ()
     assert diagnosis.bounds == "30 dB or more, by default for 16-bit floats"
 
@@ -68,4 +69,4 @@ def test_what_float32_itself_cannot_compute_is_no_fault(
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return function(x)
 
-    assert delegate.debug(torch.export.export(Model(), (X,)), backends, cache=False).faults == ()
+    assert debug(torch.export.export(Model(), (X,)), backends, cache=False).faults == ()

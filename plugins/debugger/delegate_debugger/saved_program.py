@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify
-from delegate.accuracy.recording import torch_operator
 from delegate.backend.aot import PreprocessResult, Region
 from delegate.backend.decomposition import is_compound_operator
 from delegate.edge.keys import fingerprints
@@ -29,6 +28,7 @@ from delegate.registry import Registry
 from delegate.report import Report
 from delegate.runtime.delegates import require_no_code
 from delegate.runtime.steps import failed
+from delegate_debugger.recorder import torch_operator
 
 _REMEDY = "give the model, backends and options that the file was lowered with"
 _OWN_WEIGHTS = "give the model with the weights that the file was lowered with; random ones need the same seed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -12,19 +13,38 @@ import torch
 
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.layer_noise import layers_of
-from delegate.accuracy.nan import describe_not_finite, first_node
+from delegate.accuracy.nan import first_node
 from delegate.accuracy.program_run import FLOAT, MethodComparison, ProgramRun
-from delegate.accuracy.recording import NOT_FINITE, RecordedInstruction, RunRecorder, excess_of
-from delegate.accuracy.reference import edge_values, flat_arguments, is_random_method
+from delegate.accuracy.recording import excess_of
+from delegate.accuracy.reference import flat_arguments, is_random_method
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import samples_to_verify
 from delegate.common.files import require_folder
 from delegate.compiled import to_array
-from delegate.devtools.debugger.diagnosis import Diagnosis, Fault, FaultyNode
-from delegate.devtools.debugger.faults import kind_of
-from delegate.devtools.debugger.quantization import find_clipped_ranges
-from delegate.devtools.debugger.saved_program import SavedProgram
-from delegate.devtools.debugger.search import (
+from delegate.edge.graphs import graph_modules
+from delegate.edge.torch_private import pytree
+from delegate.errors import AccuracyError, DelegateError, InputError
+from delegate.placement.strategy import Placed
+from delegate.program.model import Program
+from delegate.report.diagnosis import Diagnosis, Fault, FaultyNode
+from delegate.report.rows import LayerAccuracy
+from delegate.request import LoweringRequest
+from delegate.runtime.arguments import leaves_of
+from delegate.runtime.inputs import InputChecker
+from delegate.runtime.isolated import Isolated
+from delegate.selection import open_artifact_cache
+from delegate_debugger.faults import kind_of
+from delegate_debugger.quantization import find_clipped_ranges
+from delegate_debugger.recorder import (
+    NOT_FINITE,
+    DebuggedInstruction,
+    ThoroughRecorder,
+    describe_not_finite,
+    edge_values,
+    prefixes_of_bodies,
+)
+from delegate_debugger.saved_program import SavedProgram
+from delegate_debugger.search import (
     PartitionSearch,
     SearchContext,
     all_compile_faults,
@@ -33,18 +53,6 @@ from delegate.devtools.debugger.search import (
     figures_of,
     record_unopened,
 )
-from delegate.edge.control_flow import prefixes_of_bodies
-from delegate.edge.graphs import graph_modules
-from delegate.edge.torch_private import pytree
-from delegate.errors import AccuracyError, DelegateError, InputError
-from delegate.placement.strategy import Placed
-from delegate.program.model import Program
-from delegate.report.rows import LayerAccuracy
-from delegate.request import LoweringRequest
-from delegate.runtime.arguments import leaves_of
-from delegate.runtime.inputs import InputChecker
-from delegate.runtime.isolated import Isolated
-from delegate.selection import open_artifact_cache
 
 _LIBRARY_SECONDS = 60.0  # at least, for one call of a library: an emulator of a DSP is slow
 _MOST_SECONDS = 1e5  # of the budget
@@ -56,7 +64,11 @@ Progress = Callable[[str], None]
 
 
 def run_debugger(
-    request: LoweringRequest, budget: float, output: Path | None = None, saved: SavedProgram | None = None
+    request: LoweringRequest,
+    *,
+    budget: float = 60.0,
+    output: str | os.PathLike[str] | None = None,
+    saved: SavedProgram | None = None,
 ) -> Diagnosis:
     """Find the operators of a program that return wrong values, and the kind of each fault.
 
@@ -81,7 +93,7 @@ def run_debugger(
         raise InputError(f"budget should be seconds from 0 to {_MOST_SECONDS:g}, not {budget!r}", where="debug")
     if output is not None:
         require_folder(output, "the reproductions", InputError)
-    return _Debugger(request, float(budget), output, saved).diagnose()
+    return _Debugger(request, float(budget), None if output is None else Path(output), saved).diagnose()
 
 
 @dataclass
@@ -96,7 +108,7 @@ class _Debugger:
     is_loaded: bool = False
     model: Placed = field(init=False)
     run: ProgramRun = field(init=False)
-    recorder: RunRecorder = field(init=False)
+    recorder: ThoroughRecorder = field(init=False)
 
     def diagnose(self) -> Diagnosis:
         """Lower the model, run it, and search."""
@@ -124,7 +136,7 @@ class _Debugger:
         edges = {name: method.edge for name, method in model.compiler.methods.items()}
         bodies = {name: dict(prefixes_of_bodies(edge.graph_module)) for name, edge in edges.items()}
         values = self._torch_values()
-        self.recorder = RunRecorder(self.run.delegates, bounds, is_thorough=True, values=values, bodies=bodies)
+        self.recorder = ThoroughRecorder(self.run.delegates, bounds, values, bodies)
         trust_code = self.saved is None or self.saved.trust_code  # of what was compiled here, or of a trusted file
         methods = list(self._compare(limit, trust_code=trust_code))
         with closing(Isolated(program, request.registry, trust_code=trust_code, limit=limit)) as isolated:
@@ -224,7 +236,7 @@ class _Debugger:
         """Yield sentences on the first NaN and the first infinity, in the program and in torch, by method."""
         for name in self.run.samples:
             for kind in NOT_FINITE:
-                there = first_node(self.model.exported[name], self._first_arguments(name), kind)
+                there = first_node(self.model.exported[name], self._first_arguments(name), NOT_FINITE[kind])
                 here = describe_not_finite(
                     self.recorder,
                     name,
@@ -286,7 +298,7 @@ def _fit(program: Program, name: str, model: Placed, call: Sample) -> Sample:
     return Sample(*pytree.tree_unflatten(leaves, model.exported[name].call_spec.in_spec))
 
 
-def _row(entry: RecordedInstruction) -> LayerAccuracy:
+def _row(entry: DebuggedInstruction) -> LayerAccuracy:
     """Return the error of an instruction as a row."""
     added, total = entry.differences.accuracy(), entry.totals.accuracy()
     assert added is not None
@@ -298,13 +310,13 @@ def _row(entry: RecordedInstruction) -> LayerAccuracy:
 
 
 def _faults(
-    entry: RecordedInstruction, searches: Mapping[str, PartitionSearch], context: SearchContext
+    entry: DebuggedInstruction, searches: Mapping[str, PartitionSearch], context: SearchContext
 ) -> Iterator[Fault]:
     """Yield the faults of an instruction whose results are wrong, differ from call to call, or are missing."""
     if entry.delegate is not None:
         yield from searches[entry.name].faults()
     elif entry.is_wrong and entry.worst is not None:
-        kind = failure_of(entry) or kind_of(entry.worst, None)
+        kind = failure_of(entry) or kind_of(entry.worst, None, entry.exact)
         if kind.name == "rounding":
             context.notes.append(f"{entry.prefix}{entry.name} misses {context.bounds} by rounding: {kind.explanation}")
             return

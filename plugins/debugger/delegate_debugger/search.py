@@ -16,21 +16,23 @@ from torch.fx import Node
 from delegate.accuracy.bounds import DEFAULTS, Bounds
 from delegate.accuracy.figures import difference
 from delegate.accuracy.program_run import ProgramRun
-from delegate.accuracy.recording import RecordedCall, RecordedInstruction, RunRecorder, excess_of, same
+from delegate.accuracy.recording import RecordedCall, excess_of
 from delegate.accuracy.reference import EagerRegion
 from delegate.accuracy.trial import RegionTrial
 from delegate.backend.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
-from delegate.backend.guilty import Minimization, OutOfTime, Unit, nodes_of, part_of, units_of
-from delegate.devtools.debugger.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
-from delegate.devtools.debugger.faults import faulty_node, kind_of
-from delegate.devtools.debugger.reproduction import write_compilation, write_reproduction
+from delegate.backend.guilty import Unit, nodes_of, part_of, units_of
 from delegate.errors import DelegateError, InputError
 from delegate.lowering.compiler import CompileFailure, Compiler
 from delegate.partitioner.artifacts import Artifacts
+from delegate.report.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
 from delegate.report.rows import Accuracy
 from delegate.request import LoweringRequest
 from delegate.runtime.backend import Delegate
 from delegate.runtime.isolated import Isolated
+from delegate_debugger.faults import faulty_node, kind_of
+from delegate_debugger.minimize import Minimization, OutOfTime
+from delegate_debugger.recorder import DebuggedInstruction, ThoroughRecorder, same
+from delegate_debugger.reproduction import write_compilation, write_reproduction
 
 _NAMED = 3  # operators in a note
 _RIGHT_ALONE = "it is right if the partition runs by itself, so no operator can be named"
@@ -140,7 +142,7 @@ class PartitionSearch:
         entry: the record of the partition.
     """
 
-    def __init__(self, context: SearchContext, entry: RecordedInstruction) -> None:
+    def __init__(self, context: SearchContext, entry: DebuggedInstruction) -> None:
         assert entry.delegate is not None
         self._context, self._entry = context, entry
         self._region, self._backend = entry.delegate.region, entry.delegate.backend
@@ -341,7 +343,7 @@ class _Symptom:
 class _WrongResults(_Symptom):
     """Units that miss the bounds, fail, or return different results for the same inputs, as their partition does."""
 
-    def __init__(self, trial: RegionTrial, entry: RecordedInstruction, context: SearchContext) -> None:
+    def __init__(self, trial: RegionTrial, entry: DebuggedInstruction, context: SearchContext) -> None:
         super().__init__(context)
         self._trial = trial
         self._fails, self._differs = entry.failure is not None, not entry.is_stable
@@ -433,7 +435,7 @@ def _compile_faults(context: SearchContext, failure: CompileFailure) -> Iterator
 
 
 def record_unopened(
-    context: SearchContext, recorder: RunRecorder, values: Mapping[str, Mapping[str, torch.Tensor]]
+    context: SearchContext, recorder: ThoroughRecorder, values: Mapping[str, Mapping[str, torch.Tensor]]
 ) -> None:
     """Record the partitions that their backends do not open as instructions that fail, with the inputs of torch.
 
@@ -449,8 +451,7 @@ def record_unopened(
                 with closing(context.open(delegate.backend, delegate.result)):
                     continue
             except DelegateError as error:
-                entry = recorder.entry(RecordedInstruction(method.program.name, name, delegate=delegate))
-                entry.failure = error
+                entry = recorder.add_unopened(method.program.name, name, error)
             inputs = [node.name for node in delegate.region.inputs]
             if all(name in known for name in inputs):
                 entry.worst = RecordedCall(tuple(known[name] for name in inputs))
@@ -502,7 +503,7 @@ def pins(nodes: Iterable[Node]) -> str:
     return "partitioning:\n  node_pins:" + "".join(f"\n    {node.name}: portable" for node in nodes)
 
 
-def failure_of(entry: RecordedInstruction) -> FaultKind | None:
+def failure_of(entry: DebuggedInstruction) -> FaultKind | None:
     """Return the kind of an instruction that failed; None for another."""
     return None if entry.failure is None else FaultKind("failure", entry.failure.what)
 

@@ -13,9 +13,9 @@ from delegate.accuracy.bounds import DEFAULTS
 from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
-from delegate.devtools.debugger.diagnosis import FaultKind, FaultyNode
-from delegate.devtools.debugger.faults import faulty_node
 from delegate.edge.node import float_node, op_name
+from delegate.report.diagnosis import FaultKind, FaultyNode
+from delegate_debugger.faults import faulty_node
 
 _QUANTIZE = tuple(f"quantized_decomposed.quantize_per_tensor.{overload}" for overload in ("default", "tensor"))
 _LEAST = DEFAULTS["int8"]  # dB of the values against themselves, cut off at the range
