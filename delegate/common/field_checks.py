@@ -2,7 +2,7 @@
 
 A wrong field of a plugin object is a TypeError, whose traceback ends in the plugin's code. The other functions read one
 key of a mapping, and convert no value. They raise KeyError if the key is missing, TypeError or ValueError if the value
-is wrong. `fault` describes these errors.
+is wrong. `fault` describes these errors. `build` reads all fields of a dataclass by these functions.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import json
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
-from typing import Any, TypeVar
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache, partial
+from types import UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+Reader = Callable[[Mapping[str, Any], str], Any]
 S = TypeVar("S")
 _MOST_COUNT = 2**63
 _NOT_FINITE = ("inf", "-inf", "nan")  # their JSON form
@@ -157,6 +160,59 @@ def amount(data: Mapping[str, Any], key: str) -> float:
 def default(data: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], T], absent: S) -> T | S:
     """Return a field that may be missing, read by one of these functions; `absent` without it."""
     return read(data, key) if key in data else absent
+
+
+Amount = Annotated[float, amount]  # a field that `build` reads by this function
+
+
+def build(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
+    """Return a dataclass from the mapping that `plain_json` makes of it; raises KeyError, TypeError or ValueError.
+
+    Each field is read by its type. One with a default may be missing, and one that is not compared is not read. A class
+    in a field may have a class method `from_data` in place of this function.
+    """
+    found = (field for field in _fields(kind) if field[1] or field[0] in data)
+    return kind(**{name: read(data, name) for name, _, read in found})
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, bool, Reader], ...]:
+    """Return the name of each field, whether it is required, and the function that reads it."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(
+        (field.name, field.default is field.default_factory is MISSING, _reader(hints[field.name]))
+        for field in fields(kind)
+        if field.compare
+    )
+
+
+def _reader(hint: Any) -> Reader:
+    """Return the function that reads a field of a type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    known: dict[Any, Reader] = {str: text, int: count, float: number, bool: flag}
+    if hint in known or origin is Annotated:
+        return known[hint] if hint in known else arguments[1]
+    if origin is UnionType:
+        inner = _reader(arguments[0])
+        return lambda data, key: None if data[key] is None else inner(data, key)
+    if origin is tuple:
+        inner = _reader(arguments[0])
+        return lambda data, key: tuple(inner({key: item}, key) for item in _list(data, key))
+    if origin is Mapping:
+        inner = _reader(arguments[1])
+        return lambda data, key: {name: inner(data[key], name) for name in mapping(data, key)}
+    if is_dataclass(hint):
+        kind: Any = hint
+        make: Callable[..., Any] = getattr(hint, "from_data", None) or partial(build, kind)
+        return lambda data, key: make(mapping(data, key))
+    return lambda data, key: hint(text(data, key))  # an enumeration
+
+
+def _list(data: Mapping[str, Any], key: str) -> Any:
+    value = data[key]
+    if not isinstance(value, list | tuple):
+        raise _wrong(key, "a list", value)
+    return value
 
 
 def _wrong(key: str, expected: str, value: Any) -> ValueError:

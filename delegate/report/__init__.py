@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from delegate.common.field_checks import amount, default, fault, items, mapping, plain_json, require_format, texts
-from delegate.common.field_checks import text as read_text
+from delegate.common.field_checks import Amount, build, fault, plain_json, require_format
 from delegate.common.files import with_short_paths
 from delegate.common.text_table import Table
 from delegate.errors import ProgramError
@@ -24,15 +23,10 @@ from delegate.report.rows import (
     PartitionReport,
     by_method,
     decibels,
-    layer_of,
-    method_accuracy_of,
-    node_of,
-    partition_of,
 )
 from delegate.verdict import Reason
 
 if TYPE_CHECKING:
-    from delegate.program.memory_picture import MemoryPicture
     from delegate.report.diagnosis import Diagnosis
     from delegate.runtime.profile import Profile
 
@@ -62,8 +56,8 @@ class Report:
             placed by estimates. A way is a backend with kernels for the rest, "portable", or "mixed".
         fingerprints: method -> name of a weight, buffer or constant -> its checksum, dtype and shape; "" -> the
             checksum of the graph. Only of compiled programs.
-        memory: the memory of a compiled program's methods. It follows from the program, so the JSON does not have
-            it.
+        memory: the memory of a compiled program's methods, each a `MemoryPicture`. It follows from the program, so the
+            JSON does not have it.
     """
 
     methods: tuple[str, ...] = ()
@@ -72,11 +66,11 @@ class Report:
     notes: tuple[str, ...] = ()
     accuracy: tuple[MethodAccuracy, ...] = ()
     placements: tuple[Placement, ...] = ()
-    portable_shares: Mapping[str, float] = field(default_factory=dict)
+    portable_shares: Mapping[str, Amount] = field(default_factory=dict)
     layers: tuple[LayerAccuracy, ...] = ()
-    estimates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    estimates: Mapping[str, Mapping[str, Amount]] = field(default_factory=dict)
     fingerprints: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    memory: tuple[MemoryPicture, ...] = field(default=(), compare=False)
+    memory: tuple[Any, ...] = field(default=(), compare=False)
 
     @property
     def summary(self) -> str:
@@ -93,7 +87,7 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON, with the methods that were not verified; equal reports give equal texts."""
-        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
         data["unverified"] = self.unverified
         plain = {"format": _FORMAT, **plain_json(data)}
         # Messages of libraries may name files of this machine, and others read the report.
@@ -152,21 +146,7 @@ class Report:
         try:
             data = json.loads(text)
             require_format(data, _FORMAT)
-            shares = default(data, "portable_shares", mapping, {})
-            known = default(data, "fingerprints", mapping, {})
-            estimates = default(data, "estimates", mapping, {})
-            report = cls(
-                methods=texts(data, "methods"),
-                nodes=tuple(map(node_of, items(data, "nodes"))),
-                partitions=tuple(map(partition_of, items(data, "partitions"))),
-                notes=texts(data, "notes"),
-                accuracy=tuple(map(method_accuracy_of, default(data, "accuracy", items, ()))),
-                placements=tuple(map(Placement.from_data, default(data, "placements", items, ()))),
-                portable_shares={name: amount(shares, name) for name in shares},
-                layers=tuple(map(layer_of, default(data, "layers", items, ()))),
-                estimates={method: _amounts(estimates, method) for method in estimates},
-                fingerprints={method: _texts_by_name(known, method) for method in known},
-            )
+            report = build(cls, data)
             if twice := [name for name, count in Counter(report.methods).items() if count > 1]:
                 raise ValueError(f"two methods have the name {twice[0]!r}")
             return report
@@ -241,17 +221,6 @@ class Report:
             return f", {_percent(measured)} of the time, measured"
         time = math.fsum(n.time for n in left)
         return f", about {_percent(time)} of the estimated time" if time else ""
-
-
-def _amounts(data: Mapping[str, Any], key: str) -> dict[str, float]:
-    """Return a mapping from texts to amounts."""
-    amounts = mapping(data, key)
-    return {name: amount(amounts, name) for name in amounts}
-
-
-def _texts_by_name(data: Mapping[str, Any], key: str) -> dict[str, str]:
-    values = mapping(data, key)
-    return {name: read_text(values, name) for name in values}
 
 
 def _layer_line(method: str, rows: Sequence[LayerAccuracy]) -> str:

@@ -6,14 +6,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from delegate.common.field_checks import amount, count, default, flag, items, mapping, plain_json, text, texts
-from delegate.common.field_checks import fault as fault_of
-from delegate.common.field_checks import text as text_of
+from delegate.common.field_checks import Amount, build, fault, plain_json
 from delegate.common.text_table import Table
 from delegate.errors import InputError
-from delegate.report.rows import Accuracy, LayerAccuracy, accuracy_of, layer_of
+from delegate.report.rows import Accuracy, LayerAccuracy
 
 REFUSAL = "refusal"  # the kind of operators that no library ran, so that they are not wrong
 _ROWS = 20  # of a table of layers in the text
@@ -134,7 +131,7 @@ class Diagnosis:
     not_finite: tuple[str, ...] = ()
     is_complete: bool = True
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    seconds: Amount = 0.0
     bounds: str = ""
 
     def __str__(self) -> str:
@@ -153,8 +150,8 @@ class Diagnosis:
         yield f"{ran} ran, {self.seconds:.1f} s: {found}"
         if self.bounds:
             yield f"right is {self.bounds}"
-        for number, fault in enumerate(self.faults, 1):
-            first, *others = fault.lines()
+        for number, entry in enumerate(self.faults, 1):
+            first, *others = entry.lines()
             yield f"{number}. {first}"
             yield from others
         yield from self.not_finite
@@ -178,38 +175,10 @@ class Diagnosis:
     def from_json(cls, text: str, where: str = "") -> Diagnosis:
         """Return the diagnosis in a text from `to_json`, from the file `where`; raises InputError for other texts."""
         try:
-            data = json.loads(text)
-            return cls(
-                figures={name: accuracy_of(figures) for name, figures in mapping(data, "figures").items()},
-                faults=tuple(map(_fault, items(data, "faults"))),
-                instructions=count(data, "instructions"),
-                errors=tuple(map(layer_of, items(data, "errors"))),
-                layers=tuple(map(layer_of, items(data, "layers"))),
-                not_finite=texts(data, "not_finite"),
-                is_complete=flag(data, "is_complete"),
-                notes=texts(data, "notes"),
-                seconds=amount(data, "seconds"),
-                bounds=default(data, "bounds", text_of, ""),
-            )
+            return build(cls, json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            what = f"the diagnosis cannot be read, {fault_of(error)}"
+            what = f"the diagnosis cannot be read, {fault(error)}"
             raise InputError(what, where=where, remedy="write it again: `delegate debug MODEL --json`") from error
-
-
-def _fault(data: Mapping[str, Any]) -> Fault:
-    kind, keys = mapping(data, "kind"), ("name", "operator", "module", "source")
-    return Fault(
-        **{key: text(data, key) for key in ("method", "place", "partition", "remedy", "reproduction")},
-        nodes=tuple(FaultyNode(**{key: text(node, key) for key in keys}) for node in items(data, "nodes")),
-        kind=FaultKind(text(kind, "name"), text(kind, "explanation")),
-        figures=accuracy_of(data["figures"]),
-        size=count(data, "size"),
-        tests=count(data, "tests"),
-        rejected=count(data, "rejected"),
-        is_minimal=flag(data, "is_minimal"),
-        is_confirmed=flag(data, "is_confirmed"),
-        is_hidden=flag(data, "is_hidden"),
-    )
 
 
 def _db(decibels: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The rows of a report: nodes, partitions and figures, with their readers from JSON."""
+"""The rows of a report: nodes, partitions and figures."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from delegate.common.field_checks import amount, count, default, flag, items, mapping, number, text, texts
+from delegate.common.field_checks import Amount
 from delegate.plugins import PORTABLE
-from delegate.verdict import Reason, Verdict
+from delegate.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class NodeReport:
     result: str = ""
     source: str = ""
     module: str = ""
-    work: float = 0.0
-    time: float = 0.0
+    work: Amount = 0.0
+    time: Amount = 0.0
     inputs: tuple[str, ...] = ()
     nbytes: int = 0
 
@@ -182,7 +182,7 @@ class PartitionReport:
     nodes: tuple[str, ...] = ()
     bytes_in: int = 0
     bytes_out: int = 0
-    work: float = 0.0
+    work: Amount = 0.0
     notes: tuple[str, ...] = ()
     copied_in: int = 0
     copied_out: int = 0
@@ -190,7 +190,7 @@ class PartitionReport:
     stays: tuple[str, ...] = ()
     accuracy: Accuracy | None = None
     patterns: tuple[PatternReport, ...] = ()
-    seconds: float = 0.0
+    seconds: Amount = 0.0
 
 
 class _OfMethod(Protocol):
@@ -213,65 +213,3 @@ def by_method(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 def decibels(number: float) -> str:
     return "exact" if number == math.inf else f"{number:.1f} dB"
-
-
-def accuracy_of(data: Mapping[str, Any] | None) -> Accuracy | None:
-    """Return figures from their JSON form; raises KeyError, TypeError or ValueError."""
-    if data is None:
-        return None
-    figures = {key: number(data, key) for key in ("sqnr_db", "max_error", "relative_error")}
-    return Accuracy(**figures, top1=None if data["top1"] is None else number(data, "top1"), calls=count(data, "calls"))
-
-
-def method_accuracy_of(data: Mapping[str, Any]) -> MethodAccuracy:
-    words = {key: text(data, key) for key in ("method", "reference", "why")}
-    origin = InputOrigin(default(data, "inputs", text, InputOrigin.GIVEN))
-    return MethodAccuracy(
-        **words, figures=accuracy_of(data["figures"]), nan=default(data, "nan", text, ""), inputs=origin
-    )
-
-
-def layer_of(data: Mapping[str, Any]) -> LayerAccuracy:
-    words = {key: text(data, key) for key in ("method", "node", "place")}
-    total = None if data["total_db"] is None else number(data, "total_db")
-    return LayerAccuracy(**words, added_db=number(data, "added_db"), total_db=total)
-
-
-def node_of(data: Mapping[str, Any]) -> NodeReport:
-    words = {
-        key: text(data, key) for key in ("method", "name", "op", "backend", "partition", "result", "source", "module")
-    }
-    return NodeReport(
-        **words,
-        verdicts={backend: _verdict(verdict) for backend, verdict in mapping(data, "verdicts").items()},
-        work=amount(data, "work"),
-        time=default(data, "time", amount, 0.0),
-        inputs=default(data, "inputs", texts, ()),
-        nbytes=default(data, "nbytes", count, 0),
-    )
-
-
-def _verdict(data: Mapping[str, Any]) -> Verdict:
-    reason = None if data["reason"] is None else Reason(data["reason"])
-    words = {key: text(data, key) for key in ("message", "remedy", "tag")}
-    return Verdict(reason, **words, in_parts=default(data, "in_parts", flag, False))
-
-
-def partition_of(data: Mapping[str, Any]) -> PartitionReport:
-    return PartitionReport(
-        method=text(data, "method"),
-        name=text(data, "name"),
-        backend=text(data, "backend"),
-        nodes=texts(data, "nodes"),
-        bytes_in=count(data, "bytes_in"),
-        bytes_out=count(data, "bytes_out"),
-        work=amount(data, "work"),
-        notes=texts(data, "notes"),
-        copied_in=default(data, "copied_in", count, 0),
-        copied_out=default(data, "copied_out", count, 0),
-        space=default(data, "space", text, ""),
-        stays=default(data, "stays", texts, ()),
-        accuracy=accuracy_of(data.get("accuracy")),
-        patterns=tuple(PatternReport(text(p, "name"), texts(p, "nodes")) for p in default(data, "patterns", items, ())),
-        seconds=default(data, "seconds", amount, 0.0),
-    )
