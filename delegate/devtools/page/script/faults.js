@@ -5,7 +5,7 @@ function debugPanel(view) {
   if (!diagnosis) return [];
   const operators = (f) => {
     const list = el("span", { class: "links" });
-    for (const [name, operator] of f.nodes) {
+    for (const { name, operator } of f.nodes) {
       const item = f.items.find((leaf) => leaf.name === name || leaf.name.endsWith("." + name));
       list.append(item ? nodeLink(view, item, name) : name, ` ${operator} `);
     }
@@ -17,9 +17,9 @@ function debugPanel(view) {
   parts.push(...diagnosis.sentences.map((text) => el("p", {}, text)));
   if (errors.length) {
     const db = (v) => (v == null ? "unknown" : decibels(number(v)));
-    const noise = ([, , added]) => (Number.isNaN(number(added)) ? Infinity : number(added));
+    const noise = ({ added_db }) => (Number.isNaN(number(added_db)) ? Infinity : number(added_db));
     const rows = [...errors].sort((a, b) => (noise(a) > noise(b)) - (noise(a) < noise(b))).slice(0, 200);
-    parts.push(table(["Partition or node", "Place", "Added", "Total"], rows.map(([name, place, added, total]) => {
+    parts.push(table(["Partition or node", "Place", "Added", "Total"], rows.map(({ node: name, place, added_db: added, total_db: total }) => {
       const item = view.graph.byName.get(name);
       return [item ? nodeLink(view, item, name) : name, place, db(added), db(total)];
     }), "The error of each partition and kernel, the noisiest first"));

@@ -9,7 +9,7 @@ function svg(tag, attributes = {}, ...children) {
 
 // The error of quantized layers: a plot along the depth, and a table of the noisiest.
 function layerPanel(view) {
-  const layers = view.graph.method.layers.map((l, at) => ({ ...l, at, added: number(l.added), total: number(l.total) }));
+  const layers = view.graph.method.layers.map((l, at) => ({ ...l, at, added: number(l.added_db), total: number(l.total_db) }));
   const order = (l) => (Number.isNaN(l.added) ? Infinity : l.added);
   const noisiest = [...layers].sort((a, b) => (order(a) > order(b)) - (order(a) < order(b))).slice(0, 200);
   const caption = `The noisiest of ${layers.length} quantized layers first`;

@@ -35,7 +35,7 @@ function buildGraph(report, method) {
   }
   const partitions = new Map(method.partitions.map((p) => [p.name, p]));
   measure(method, leaves, partitions);
-  for (const fault of method.faults) fault.items = fault.nodes.map(([name]) => faultyLeaf(leaves, byName, fault.partition, name)).filter(Boolean);
+  for (const fault of method.faults) fault.items = fault.nodes.map(({ name }) => faultyLeaf(leaves, byName, fault.partition, name)).filter(Boolean);
   for (const fault of method.faults) for (const leaf of fault.items) leaf.fault = [leaf.fault, faultText(fault)].filter(Boolean).join("; ");
   const root = moduleTree([...ports.values(), ...leaves]);
   link(root, [...ports.values(), ...leaves]);
@@ -56,8 +56,8 @@ function faultText(fault) {
 
 // Set the measured time and the accuracy of nodes. The time of a partition is split by the estimated times of its nodes.
 function measure(method, leaves, partitions) {
-  const times = new Map(method.timings.map((t) => [t.kind === "partition" ? t.what : t.name, t.perRun]));
-  const errors = new Map(method.errors.map(([name, , added]) => [name, added])); // of the debugger
+  const times = new Map(method.timings.map((t) => [t.kind === "partition" ? t.what : t.name, t.per_run]));
+  const errors = new Map(method.errors.map((row) => [row.node, row.added_db])); // of the debugger
   const totals = new Map();
   for (const leaf of leaves) totals.set(leaf.partition, (totals.get(leaf.partition) || 0) + (leaf.time || leaf.work));
   for (const leaf of leaves) {
@@ -66,7 +66,7 @@ function measure(method, leaves, partitions) {
     leaf.measured = spent === undefined ? null : leaf.partition ? (total ? (spent * (leaf.time || leaf.work)) / total : 0) : spent;
     const accuracy = partitions.get(leaf.partition)?.accuracy;
     const debugged = errors.get(leaf.partition || leaf.name);
-    leaf.sqnr = accuracy ? number(accuracy.sqnr) : debugged === undefined ? null : number(debugged);
+    leaf.sqnr = accuracy ? number(accuracy.sqnr_db) : debugged === undefined ? null : number(debugged);
   }
 }
 
@@ -221,5 +221,5 @@ function number(value) {
 }
 function figures(accuracy) {
   const top1 = accuracy.top1 == null ? "" : `, top-1 ${number(accuracy.top1).toPrecision(4)}`;
-  return `${decibels(number(accuracy.sqnr))}, max error ${number(accuracy.maxError).toPrecision(2)} (${number(accuracy.relative).toPrecision(2)} relative)${top1}`;
+  return `${decibels(number(accuracy.sqnr_db))}, max error ${number(accuracy.max_error).toPrecision(2)} (${number(accuracy.relative_error).toPrecision(2)} relative)${top1}`;
 }

@@ -80,8 +80,8 @@ function partitionDetails(view, p) {
   return [
     el("h3", {}, `Partition ${p.name}`),
     facts([
-      ["Nodes", String(p.nodes)], ["Work", percent(p.work)], ["In", bytes(p.bytesIn)], ["Out", bytes(p.bytesOut)],
-      ["Device memory", p.space && `${p.space}: ${bytes(p.copiedIn)} from the host, ${bytes(p.copiedOut)} to it`],
+      ["Nodes", String(p.nodes)], ["Work", percent(p.work)], ["In", bytes(p.bytes_in)], ["Out", bytes(p.bytes_out)],
+      ["Device memory", p.space && `${p.space}: ${bytes(p.copied_in)} from the host, ${bytes(p.copied_out)} to it`],
       ["Accuracy", p.accuracy && figures(p.accuracy)], ["Notes", p.notes.join("; ")], ["All nodes", links(view, nodes)],
     ]),
   ];
@@ -110,7 +110,7 @@ function groupDetails(view, group) {
       ["Work", percent(group.work)], ["Time, estimated", group.time ? percent(group.time) : ""],
       ["Time, measured", group.measured != null ? duration(group.measured) : ""],
       ["Results", bytes(group.bytes)], ["From other backends", group.copied ? bytes(group.copied) : ""],
-      ["Least SQNR", group.sqnr != null ? decibels(group.sqnr) : ""],
+      ["Least SQNR", group.sqnr_db != null ? decibels(group.sqnr_db) : ""],
     ]),
     el("p", {}, el("button", { type: "button", onclick: () => view.toggle(group) }, group.expanded ? "Collapse" : "Expand")),
     table(["Backend", "Nodes"], [...group.backends].map(([name, count]) => [swatch(name, view.graph.backends), count])),
@@ -282,10 +282,10 @@ function timePanel(view) {
     }));
   }
   if (method.timings.length) {
-    const all = method.timings.filter((t) => t.kind !== "control flow").reduce((sum, t) => sum + t.perRun, 0);
-    const row = (t, indent) => [indent + t.what, t.name, percent(t.perRun / all), duration(t.perRun), duration(t.median), duration(t.minimum), t.count, t.module, t.source];
-    const slowest = [...method.timings].sort((a, b) => b.perRun - a.perRun).slice(0, 200);
-    const rows = slowest.flatMap((t) => [row(t, ""), ...t.operators.slice(0, 200).map((o) => row(o, "\u2003"))]);
+    const all = method.timings.filter((t) => t.kind !== "control flow").reduce((sum, t) => sum + t.per_run, 0);
+    const row = (t, indent) => [indent + t.what, t.name, percent(t.per_run / all), duration(t.per_run), duration(t.median), duration(t.minimum), t.count, t.module, t.source];
+    const slowest = [...method.timings].sort((a, b) => b.per_run - a.per_run).slice(0, 200);
+    const rows = slowest.flatMap((t) => [row(t, ""), ...(t.operators || []).slice(0, 200).map((o) => row(o, "\u2003"))]);
     parts.push(table(["Instruction", "Value", "Share", "Mean", "Median", "Least", "Runs", "Module", "Source"], rows, "Instructions, the slowest first; the operators of a vendor library follow their partition"));
   } else {
     const rows = [...view.graph.leaves].sort((a, b) => value(b) - value(a)).slice(0, 30);
@@ -303,18 +303,18 @@ function placementPanel(view) {
   }
   parts.push(table(["Backend", "Nodes", "Work"], [...shares].map(([name, row]) => [swatch(name, view.graph.backends), row.nodes, percent(row.work)]), "Placement"));
   const partitions = view.graph.method.partitions;
-  parts.push(table(["Partition", "Backend", "Nodes", "Work", "In", "Out", "Copied", "Notes"], partitions.map((p) => [p.name, swatch(p.backend, view.graph.backends), p.nodes, percent(p.work), bytes(p.bytesIn), bytes(p.bytesOut), p.space ? bytes(p.copiedIn + p.copiedOut) : "", p.notes.join("; ")]), "Partitions"));
+  parts.push(table(["Partition", "Backend", "Nodes", "Work", "In", "Out", "Copied", "Notes"], partitions.map((p) => [p.name, swatch(p.backend, view.graph.backends), p.nodes, percent(p.work), bytes(p.bytes_in), bytes(p.bytes_out), p.space ? bytes(p.copied_in + p.copied_out) : "", p.notes.join("; ")]), "Partitions"));
   for (const placement of view.graph.method.placements) {
     const time = placement.objective === "latency";
     const cost = (v) => (v == null ? "" : time ? duration(number(v) * 1e9) : bytes(number(v)));
     const best = placement.plans.find((p) => p.name === placement.chosen);
-    const runnerUp = placement.plans.filter((p) => p.against).sort((a, b) => a.against[0] - b.against[0])[0];
+    const runnerUp = placement.plans.filter((p) => p.against).sort((a, b) => number(a.against.ratio) - number(b.against.ratio))[0];
     parts.push(el("h2", {}, `${placement.chosen} is chosen by ${placement.objective}`));
     if (runnerUp) parts.push(el("p", {}, `Winner: ${best.name}, ${cost(best.cost)}. Runner-up: ${runnerUp.name}, ${cost(runnerUp.cost)}, ${ratio(runnerUp.against)} times the winner.`));
-    parts.push(table(["Plan", "Partitions", "Cost", "Ratio to the winner", "", "SQNR", "Rounds", ""], placement.plans.map((p) => [p.name, p.partitions, cost(p.cost), p.name === placement.chosen ? "winner" : ratio(p.against), bar(p.against), p.sqnr == null ? "" : decibels(number(p.sqnr)), p.rounds || "", p.why]), "Plans"));
+    parts.push(table(["Plan", "Partitions", "Cost", "Ratio to the winner", "", "SQNR", "Rounds", ""], placement.plans.map((p) => [p.name, p.partitions, cost(p.cost), p.name === placement.chosen ? "winner" : ratio(p.against), bar(p.against), p.sqnr_db == null ? "" : decibels(number(p.sqnr_db)), p.rounds || "", p.why]), "Plans"));
     const front = plansOnFront(placement.plans);
-    if (front.length > 1) parts.push(table(["Plan", "Cost", "SQNR"], front.map((p) => [p.name, cost(p.cost), decibels(number(p.sqnr))]), "No other plan costs less and has a smaller error"));
-    if (placement.notTried.length) parts.push(el("h3", {}, "Not tried"), el("ul", {}, ...placement.notTried.map((t) => el("li", {}, t))));
+    if (front.length > 1) parts.push(table(["Plan", "Cost", "SQNR"], front.map((p) => [p.name, cost(p.cost), decibels(number(p.sqnr_db))]), "No other plan costs less and has a smaller error"));
+    if (placement.not_tried.length) parts.push(el("h3", {}, "Not tried"), el("ul", {}, ...placement.not_tried.map((t) => el("li", {}, t))));
     for (const text of [placement.machine && `Measured on ${placement.machine}`, placement.busy && `The machine was busy: ${placement.busy}`]) if (text) parts.push(el("p", {}, text));
   }
   return parts;
@@ -322,11 +322,11 @@ function placementPanel(view) {
 
 // The plans that no other one beats in both cost and SQNR; differences above 100 dB are rounding in float32.
 function plansOnFront(plans) {
-  const compared = plans.filter((p) => p.cost != null && p.sqnr != null && !p.why).sort((a, b) => number(a.cost) - number(b.cost));
+  const compared = plans.filter((p) => p.cost != null && p.sqnr_db != null && !p.why).sort((a, b) => number(a.cost) - number(b.cost));
   const front = [];
   let least = -Infinity;
   for (const plan of compared) {
-    const quality = Math.min(number(plan.sqnr), 100);
+    const quality = Math.min(number(plan.sqnr_db), 100);
     if (quality > least) {
       front.push(plan);
       least = quality;
@@ -336,14 +336,14 @@ function plansOnFront(plans) {
 }
 
 function ratio(against) {
-  return against ? `${number(against[0]).toFixed(3)} [${against.slice(1).map((v) => (Number.isFinite(number(v)) ? number(v).toFixed(3) : "∞")).join(", ")}]` : "";
+  return against ? `${number(against.ratio).toFixed(3)} [${[against.low, against.high].map((v) => (Number.isFinite(number(v)) ? number(v).toFixed(3) : "∞")).join(", ")}]` : "";
 }
 
 // An interval on a scale from 0.5 to 2, with a line at 1.
 function bar(against) {
   if (!against) return "";
   const at = (v) => 50 + 50 * Math.max(-1, Math.min(1, Math.log2(number(v) || 0.5)));
-  const [low, high] = [at(against[1]), at(against[2])];
+  const [low, high] = [at(against.low), at(against.high)];
   return el("span", { class: "interval", "aria-hidden": "true" }, el("i", { style: `left:${low}%;width:${Math.max(1, high - low)}%` }), el("b", {}));
 }
 
@@ -355,7 +355,7 @@ function accuracyPanel(view) {
   parts.push(table(["Reference", "Result"], accuracy.map((a) => [a.reference, [a.figures && figures(a.figures), a.why].filter(Boolean).join("; ")]), "The method"));
   const rows = partitions.filter((p) => p.accuracy);
   if (!rows.length) return parts;
-  const value = (p) => number(p.accuracy.sqnr);
+  const value = (p) => number(p.accuracy.sqnr_db);
   const top = Math.max(60, ...rows.map(value).filter(Number.isFinite));
   parts.push(el("h2", {}, "SQNR along the depth"), chart(200, "SQNR of each partition in the order of the method; the table below lists them", (c, width, height) => {
     c.clearRect(0, 0, width, height);
