@@ -14,11 +14,10 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.layer_noise import layers_of
-from delegate.accuracy.nan import describe_nan, nan_text
 from delegate.accuracy.program_run import MethodComparison, ProgramRun
-from delegate.accuracy.recording import NotFiniteCall, RecordedInstruction, RunRecorder
+from delegate.accuracy.recording import NotFiniteCall, RecordedInstruction, RunRecorder, describe_nan, nan_text
+from delegate.accuracy.reference import RegionTrial
 from delegate.accuracy.samples import Sample, example_samples, origin_of, samples_of
-from delegate.accuracy.trial import RegionTrial
 from delegate.backend.aot import PreprocessResult
 from delegate.backend.guilty import Unit, find_guilty, nodes_of, units_of
 from delegate.common.user_warnings import warn_user

@@ -14,9 +14,8 @@ from delegate.cli import options, output
 from delegate.cli.inspect import is_program, plan_model
 from delegate.cli.options import PlanOptions, TrustCode
 from delegate.common.files import read_bytes, require_file, write_bytes
-from delegate.report.diagnosis import Diagnosis
 from delegate.devtools.export_graph import dot, model_explorer, node_data, onnx_model
-from delegate.devtools.page.html import page, write
+from delegate.devtools.page import page, write
 from delegate.errors import InputError
 from delegate.program import file
 from delegate.program.memory_picture import memory_pictures

@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from delegate.common.user_warnings import warn_user
 from delegate.compile import to_backend
 from delegate.config import Config, load_config
 from delegate.dynamo.calls import LoweredGraph, Run
-from delegate.dynamo.mixed_norms import DECOMPOSITIONS
 from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
 from delegate.dynamo.unmatched import Patterns, patterns_of
 from delegate.edge.decompose import keeping_composites
@@ -26,6 +25,7 @@ from delegate.edge.node import SYMBOLIC
 from delegate.edge.torch_private import (
     SET_GRAD_ENABLED,
     FakeTensor,
+    OpOverload,
     TracingContext,
     aot_autograd,
     disable_current_modes,
@@ -109,6 +109,39 @@ class CompileOptions:
             raise ConfigError(what, where="options of torch.compile", remedy=remedy)
 
 
+# Normalization of half-precision values with float32 weights, as under autocast: torch's shape functions give the
+# statistics the dtype of the values, and its CPU kernels give them the dtype of the weights. Computed in float32, as
+# inside of these kernels, the dtypes in a graph are those at run time.
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _compute_in_float32(op: OpOverload[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return an operator's results in float32, and the first in the values' dtype, if the arguments' dtypes differ."""
+    dtypes = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+    half = next((dtype for dtype in _HALF if dtype in dtypes), None)
+    if half is None or torch.float32 not in dtypes:
+        return NotImplemented
+    wide = [arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    first, *others = op(*wide, **kwargs)
+    return None if first is None else first.to(half), *others
+
+
+_aten = torch.ops.aten
+_DECOMPOSITIONS: Mapping[OpOverload[..., Any], Callable[..., Any]] = {
+    op: partial(_compute_in_float32, op)
+    for op in (
+        _aten.native_layer_norm.default,
+        _aten.native_layer_norm_backward.default,
+        _aten.native_group_norm.default,
+        _aten.native_group_norm_backward.default,
+        _aten._native_batch_norm_legit.no_stats,
+        _aten._native_batch_norm_legit_functional.default,
+        _aten._native_batch_norm_legit_no_training.default,
+        _aten.native_batch_norm_backward.default,
+    )
+}
+
+
 def compile_graph(
     module: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: Any = None
 ) -> Callable[..., Any]:
@@ -151,7 +184,7 @@ def compile_graph(
             return _lower_graph(settings, patterns, graph, {})
 
         compiler = aot_autograd(
-            fw_compiler=lower, bw_compiler=lower, inference_compiler=inference, decompositions=DECOMPOSITIONS
+            fw_compiler=lower, bw_compiler=lower, inference_compiler=inference, decompositions=_DECOMPOSITIONS
         )
         try:
             with WITHOUT_TOKENS:

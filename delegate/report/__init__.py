@@ -111,7 +111,7 @@ class Report:
         Raises:
             DelegateError: the file cannot be written. An old file of that name is then unchanged.
         """
-        from delegate.devtools.page.html import page, write  # most reports are not drawn
+        from delegate.devtools.page import page, write  # most reports are not drawn
 
         write(page([self.page_data(name, profile, diagnosis)]), path)
 
@@ -128,7 +128,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
-        from delegate.devtools.page.html import frame, page
+        from delegate.devtools.page import frame, page
 
         return frame(page([self.page_data("model")]))
 

@@ -65,7 +65,8 @@ def test_the_result_of_the_debugger(tmp_path):
     diagnosis = Diagnosis({}, (), 1, (LayerAccuracy("forward", "adder_0", "adder", 30.0, None),))
     result.write_text(diagnosis.to_json())
     call("report", program, "--debug-result", str(result), "-o", out)
-    assert reports_of(tmp_path / "x.html")[0]["methods"][0]["errors"] == [["adder_0", "adder", 30.0, None]]
+    (error,) = reports_of(tmp_path / "x.html")[0]["methods"][0]["errors"]
+    assert (error["node"], error["added_db"], error["total_db"]) == ("adder_0", 30.0, None)
     (tmp_path / "x.html").unlink()
     result.write_text("no JSON")
     assert (

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from delegate.devtools.export_graph import dot, model_explorer, node_data, onnx_model
-from delegate.devtools.page.html import page
+from delegate.devtools.page import page
 from delegate.errors import ProgramError
 from delegate.report import Report
 from tests.support.reports import report

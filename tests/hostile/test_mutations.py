@@ -20,7 +20,7 @@ import yaml
 import delegate
 from delegate.config import load_config
 from delegate.devtools.export_graph import dot, model_explorer, node_data
-from delegate.devtools.page.html import page
+from delegate.devtools.page import page
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.report import Report

@@ -37,7 +37,7 @@ OTHERS = {
     "delegate/cli/demo/measuring.py": "a file of this process",
     "delegate/cli/backends.py": "of this package",
     "delegate/costs/profile.py": "of this package",
-    "delegate/devtools/page/html.py": "of this package",
+    "delegate/devtools/page/__init__.py": "of this package",
     "delegate/devtools/trace.py": "of the system",
     "delegate/edge/sources.py": "opened by `open_to_read`, or of the user's own model",
     "delegate/common/files.py": "the one way",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,10 @@ class Opened:
         self.page.on("pageerror", lambda error: self.messages.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
-        self.page.wait_for_function("window.delegatePage?.views[0]?.frames > 0")
+        end = time.monotonic() + 30
+        while not self.run("window.delegatePage?.views[0]?.frames > 0"):  # `wait_for_function` may not: it needs eval
+            assert time.monotonic() < end
+            time.sleep(0.02)
 
     def __enter__(self) -> Opened:
         return self

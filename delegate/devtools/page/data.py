@@ -119,8 +119,13 @@ def _node(node: Row, texts: _Pool, verdicts: _Verdicts) -> list[Any]:
     """Return a row: name, operator, backend, partition, result, source, module, work, time, bytes, inputs, verdicts."""
     own = (node[key] for key in ("op", "backend", "partition", "result", "source", "module"))
     asked = [[texts.number(backend), verdicts.number(verdict)] for backend, verdict in node["verdicts"].items()]
-    shares = (float(f"{node[key]:.4g}") for key in ("work", "time"))  # with the digits that people read
+    shares = map(_round, (node["work"], node["time"]))
     return [printable(node["name"]), *map(texts.number, own), *shares, node["nbytes"], _escape(node["inputs"]), asked]
+
+
+def _round(share: float | str) -> float:
+    """Return a share with the digits that people read; 0 for a forged one, such as NaN."""
+    return float(f"{share:.4g}") if isinstance(share, float) else 0.0
 
 
 def _memory(picture: MemoryPicture) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from delegate.edge.torch_private import pytree
 from delegate.errors import BackendFailed, DelegateError, ExecutionError
 from delegate.testing.comparison import assert_same
 from delegate.testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles
-from delegate.testing.generated.places import places
-from delegate.testing.generated.programs import programs
+from delegate.testing.generated.places import places, programs
 from delegate.testing.generated.sample import FunctionSample, vary
 from delegate.testing.generated.tensors import activations, binaries, norms, products, reductions
 

@@ -13,9 +13,8 @@ import torch
 
 from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
 from delegate.accuracy.layer_noise import layers_of
-from delegate.accuracy.nan import first_node
 from delegate.accuracy.program_run import FLOAT, MethodComparison, ProgramRun
-from delegate.accuracy.recording import excess_of
+from delegate.accuracy.recording import excess_of, first_node
 from delegate.accuracy.reference import flat_arguments, is_random_method
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import samples_to_verify

@@ -13,13 +13,13 @@ from torch.fx import GraphModule, Node
 from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.choices import compare_of
 from delegate.accuracy.figures import Differences, difference, equal_everywhere
-from delegate.accuracy.nan import describe_inside
 from delegate.accuracy.recording import (
     Forms,
     RecordedCall,
     RecordedInstruction,
     RunRecorder,
     Tensors,
+    describe_inside,
     excess_of,
     has_nan,
     inputs_of,

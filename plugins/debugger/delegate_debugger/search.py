@@ -17,8 +17,7 @@ from delegate.accuracy.bounds import DEFAULTS, Bounds
 from delegate.accuracy.figures import difference
 from delegate.accuracy.program_run import ProgramRun
 from delegate.accuracy.recording import RecordedCall, excess_of
-from delegate.accuracy.reference import EagerRegion
-from delegate.accuracy.trial import RegionTrial
+from delegate.accuracy.reference import EagerRegion, RegionTrial
 from delegate.backend.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
 from delegate.backend.guilty import Unit, nodes_of, part_of, units_of
 from delegate.errors import DelegateError, InputError

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from delegate.devtools.events import BoundInstruction, InstructionRun, OperatorRun
-from delegate.devtools.page.html import page
+from delegate.devtools.page import page
 from delegate.report import Report
 from delegate.report.rows import LayerAccuracy, NodeReport
 from delegate.runtime.profile import Profile

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from delegate.devtools.page.html import page
+from delegate.devtools.page import page
 from delegate.errors import DelegateError, InputError
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report

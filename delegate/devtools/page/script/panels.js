@@ -110,7 +110,7 @@ function groupDetails(view, group) {
       ["Work", percent(group.work)], ["Time, estimated", group.time ? percent(group.time) : ""],
       ["Time, measured", group.measured != null ? duration(group.measured) : ""],
       ["Results", bytes(group.bytes)], ["From other backends", group.copied ? bytes(group.copied) : ""],
-      ["Least SQNR", group.sqnr_db != null ? decibels(group.sqnr_db) : ""],
+      ["Least SQNR", group.sqnr != null ? decibels(group.sqnr) : ""],
     ]),
     el("p", {}, el("button", { type: "button", onclick: () => view.toggle(group) }, group.expanded ? "Collapse" : "Expand")),
     table(["Backend", "Nodes"], [...group.backends].map(([name, count]) => [swatch(name, view.graph.backends), count])),
