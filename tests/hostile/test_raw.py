@@ -27,7 +27,6 @@ ALLOWED = {
     ("kernels/copies.py", "as_strided"),  # the kernel, which calls the room
     ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory
     ("backends/xnnpack/runtime/delegate.py", "resize("),  # of a model, not of an array
-    ("edge/strides.py", "as_strided"),  # of zeros of torch, which are as large as their strides need
     ("runtime/inputs.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
 }
 
