@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from delegate.edge.program import META_VALUE
-from delegate.edge.signature import read_signature
+from delegate.edge.signature import read_inputs
 from delegate.edge.torch_private import pytree
 from delegate.errors import InputError, did_you_mean
 from delegate.report.rows import InputOrigin
@@ -87,7 +87,7 @@ def _looks_random(tensor: torch.Tensor) -> bool:
 
 def input_names(ep: ExportedProgram) -> list[str]:
     """Return the names of the inputs that the caller chooses, in order: all but those that export fixed."""
-    return [leaf.name for leaf in read_signature(ep).inputs if not leaf.is_literal]
+    return [leaf.name for leaf in read_inputs(ep) if not leaf.is_literal]
 
 
 def sample_of(ep: ExportedProgram, arrays: Mapping[str, Array]) -> Sample:
@@ -99,8 +99,7 @@ def sample_of(ep: ExportedProgram, arrays: Mapping[str, Array]) -> Sample:
     """
     types = {n.name: n.meta[META_VALUE] for n in ep.graph.find_nodes(op="placeholder")}
     leaves = [
-        leaf.literal if leaf.is_literal else _value(arrays[leaf.name], types[leaf.node])
-        for leaf in read_signature(ep).inputs
+        leaf.literal if leaf.is_literal else _value(arrays[leaf.name], types[leaf.node]) for leaf in read_inputs(ep)
     ]
     args, kwargs = pytree.tree_unflatten(leaves, ep.call_spec.in_spec)
     return Sample(args, kwargs)

@@ -1,27 +1,26 @@
-"""Operators with effects besides their results, such as printing, and the tokens by which torch orders them.
+"""Effects of operators besides their results: printing, checks, and writes to parameters, buffers and constants.
 
-When torch decomposes a program, it calls these operators as `with_effects(token, operator, *arguments)`, which returns
-a new token before the results. A program runs the operators in their order, so it needs no tokens.
+When torch decomposes a program, it orders operators with effects by tokens. A program of ours runs the operators in
+their order, so it needs no tokens.
 """
 
 from __future__ import annotations
 
 import contextlib
-import operator
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
-from torch.fx import Graph, Node
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
 
-from delegate.edge.build import inherit_meta
+from delegate.edge.build import with_inputs
 from delegate.edge.decompose import ProcessSwitch, Table
+from delegate.edge.functional import hidden_writes, memory_chain
 from delegate.edge.graphs import CHECKS, graph_modules
-from delegate.edge.node import describe
-from delegate.edge.program import META_VALUE
+from delegate.edge.node import arguments, describe, overload
 from delegate.edge.torch_private import (
     HigherOrderOperator,
     OpOverload,
@@ -33,7 +32,6 @@ from delegate.edge.torch_private import (
 from delegate.errors import ExportError
 
 _FROM_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated pytree specs
-_WITH_EFFECTS = torch.ops.higher_order.with_effects
 
 
 def refuse_effects(ep: ExportedProgram) -> None:
@@ -43,10 +41,9 @@ def refuse_effects(ep: ExportedProgram) -> None:
     """
     for module in graph_modules(ep.graph_module):
         for node in module.graph.nodes:
-            target = node.args[1] if node.target is _WITH_EFFECTS else node.target
-            if _only_has_effect(target):
+            if _only_has_effect(node.target):
                 raise ExportError(
-                    f"the operator {target} has side effects",
+                    f"the operator {node.target} has side effects",
                     where=describe(node),
                     remedy="remove operators with side effects, such as printing, from forward",
                 )
@@ -56,38 +53,6 @@ def _only_has_effect(target: Any) -> bool:
     if not isinstance(target, OpOverload | HigherOrderOperator) or effect_of(target) is None:
         return False
     return not isinstance(target, OpOverload) or (not schema_of(target).returns and str(target) not in CHECKS)
-
-
-def remove_tokens(graph: Graph, signature: ExportGraphSignature) -> None:
-    """Call the operators of a program without tokens, in place, and remove the tokens from its inputs and results."""
-    for node in graph.find_nodes(op="call_function", target=_WITH_EFFECTS):
-        _call_plainly(node)
-    results: Any = graph.output_node().args[0]
-    kinds = [spec.kind for spec in signature.output_specs]
-    graph.output_node().args = (tuple(r for r, k in zip(results, kinds, strict=True) if k is not OutputKind.TOKEN),)
-    tokens = {spec.arg.name for spec in signature.input_specs if spec.kind is InputKind.TOKEN}
-    for placeholder in graph.find_nodes(op="placeholder"):
-        if placeholder.name in tokens:
-            graph.erase_node(placeholder)
-
-
-def _call_plainly(node: Node) -> None:
-    graph, (token, target, *args) = node.graph, node.args
-    assert isinstance(target, OpOverload)
-    results = node.meta[META_VALUE][1:]
-    is_single = len(schema_of(target).returns) == 1
-    with graph.inserting_before(node):
-        plain = graph.call_function(target, tuple(args), node.kwargs)
-    plain.meta = {**inherit_meta(node), META_VALUE: results[0] if is_single else results}
-    for user in list(node.users):
-        assert user.target is operator.getitem
-        position: Any = user.args[1]
-        if position == 0 or is_single:
-            user.replace_all_uses_with(plain if position else token)  # type: ignore[arg-type]
-            graph.erase_node(user)
-        else:
-            user.args = (plain, position - 1)
-    graph.erase_node(node)
 
 
 def run_decompositions(ep: ExportedProgram, table: Table) -> ExportedProgram:
@@ -110,3 +75,44 @@ def _no_tokens() -> Iterator[None]:
 
 
 WITHOUT_TOKENS = ProcessSwitch(_no_tokens)
+
+
+def writers(ep: ExportedProgram) -> dict[str, Node]:
+    """Return the first node that writes to each parameter, buffer or constant, by its name in the user's module."""
+    names = {spec.arg.name: spec.target for spec in ep.graph_signature.input_specs if spec.target is not None}
+    first: dict[str, Node] = {}
+    for node in ep.graph.nodes:
+        for written in _written(node):
+            *_, owner = memory_chain(written)
+            if owner.op == "placeholder" and owner.name in names:
+                first.setdefault(names[owner.name], node)
+    return first
+
+
+def refuse_written_parameters(ep: ExportedProgram, written: dict[str, Node]) -> None:
+    """Raise ExportError if a node writes to a parameter, which is not a state of a program."""
+    for spec in ep.graph_signature.input_specs:
+        if spec.kind is InputKind.PARAMETER and spec.target in written:
+            raise ExportError(
+                f"the program changes the parameter {spec.target} in place",
+                where=describe(written[spec.target]),
+                remedy="make it a buffer (register_buffer)",
+            )
+
+
+def with_buffers(ep: ExportedProgram) -> ExportedProgram:
+    """Return a program whose constants, such as tensors that are plain attributes, are buffers, which it may write."""
+    specs = [
+        replace(spec, kind=InputKind.BUFFER, persistent=False) if spec.kind is InputKind.CONSTANT_TENSOR else spec
+        for spec in ep.graph_signature.input_specs
+    ]
+    return with_inputs(ep, ep.graph_module, specs, {})
+
+
+def _written(node: Node) -> list[Node]:
+    operator = overload(node)
+    if operator is None:
+        return []
+    declared = (a.name for a in schema_of(operator).arguments if a.alias_info is not None and a.alias_info.is_write)
+    values = [arguments(node)[name] for name in declared]
+    return [value for value in (*values, *hidden_writes(node)) if isinstance(value, Node)]

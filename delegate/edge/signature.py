@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import builtins
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.fx import GraphModule
 
 from delegate.common.user_warnings import warn_user
 from delegate.edge.build import plain
-from delegate.edge.program import EdgeInput
-from delegate.edge.torch_private import pytree
+from delegate.edge.program import EdgeInput, EdgeProgram
+from delegate.edge.torch_private import pytree, rename_uniquely
 from delegate.errors import ExportError
 
 _REFUSED_INPUTS = {
     InputKind.CUSTOM_OBJ: ("a TorchBind object", "move it out of forward, or keep its state in tensors"),
+    InputKind.TOKEN: ("a token of an effect", "pass the program of torch.export.export, without run_decompositions()"),
 }
 _REFUSED_OUTPUTS = {
     OutputKind.LOSS_OUTPUT: ("computes a loss", "export the inference program, without joint_loss_index"),
@@ -25,30 +27,6 @@ _REFUSED_OUTPUTS = {
     OutputKind.GRADIENT_TO_USER_INPUT: ("computes gradients", "export the inference program"),
     OutputKind.PARAMETER_MUTATION: ("changes a parameter in place", "make it a buffer (register_buffer)"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The signature of one method, with the fields of `EdgeProgram`.
-
-    Args:
-        outputs: positions, in the exported program's results, of the user outputs, then of the new values of
-            states, then of inputs.
-    """
-
-    inputs: tuple[EdgeInput, ...]
-    constants: dict[str, torch.Tensor]
-    constant_names: dict[str, str]
-    states: dict[str, str]
-    mutated: tuple[str, ...]
-    outputs: tuple[int, ...]
-    written: tuple[str, ...] = ()
-
-    def mutating(self, buffers: Sequence[str], inputs: Sequence[str]) -> Signature:
-        """Return a signature whose last results are the new values of these buffers and inputs, by placeholders."""
-        states = {p: self.constant_names[p] for p in buffers}
-        mutated = (*self.mutated, *states.values())
-        return replace(self, states=self.states | states, mutated=mutated, written=(*self.written, *inputs))
 
 
 def input_paths(ep: ExportedProgram) -> list[str]:
@@ -78,48 +56,63 @@ def _path_text(path: tuple[Any, ...], names: list[str]) -> str:
     return (names[first.idx] if first.idx < len(names) else f"args[{first.idx}]") + inside
 
 
-def read_signature(ep: ExportedProgram) -> Signature:
-    """Read the signature of a program, without its effect tokens.
+def read_inputs(ep: ExportedProgram) -> list[EdgeInput]:
+    """Return the leaves of the caller's arguments, in order, each with its placeholder in the exported graph.
 
     Raises:
-        ExportError: The inputs or outputs are some that an inference program cannot have.
+        ExportError: an input is one that an inference program cannot have.
     """
     inputs: list[EdgeInput] = []
-    constants: dict[str, torch.Tensor] = {}
-    names: dict[str, str] = {}
     paths = iter(input_paths(ep))
     for spec in ep.graph_signature.input_specs:
         if spec.kind in _REFUSED_INPUTS:
             what, remedy = _REFUSED_INPUTS[spec.kind]
             raise ExportError(f"the program has {what} as an input", where=spec.target or spec.arg.name, remedy=remedy)
-        if spec.kind is InputKind.TOKEN:
-            continue
         if spec.kind is InputKind.USER_INPUT:
-            inputs.append(_user_input(spec.arg, next(paths)))
-        else:
-            assert spec.target is not None
-            constants[spec.arg.name] = _constant(ep, spec.target)
-            names[spec.arg.name] = spec.target
+            inputs.append(_read_input(spec.arg, next(paths)))
+    return inputs
+
+
+def read_program(ep: ExportedProgram, module: GraphModule, name: str) -> EdgeProgram:
+    """Return a program with the signature of an exported program and another graph.
+
+    Args:
+        ep: the exported program.
+        module: its graph, whose results are put in the order of an edge program, in place. Placeholders with names of
+            Python's own functions, e.g. the argument "input" of nn.Sequential, which copies of a graph would rename,
+            get their own names.
+        name: name of the method.
+
+    Raises:
+        ExportError: the inputs or outputs are some that an inference program cannot have.
+    """
+    specs, placeholders = ep.graph_signature.input_specs, module.graph.find_nodes(op="placeholder")
+    inputs = read_inputs(ep)
+    nodes: dict[str, str] = {}
+    for spec, placeholder in zip(specs, placeholders, strict=True):
+        if hasattr(builtins, placeholder.name):
+            rename_uniquely(placeholder)
+        nodes[spec.arg.name] = placeholder.name
+    held = {nodes[spec.arg.name]: spec.target for spec in specs if spec.target is not None}
     mutations = _mutations(ep, OutputKind.BUFFER_MUTATION)
     writes = _mutations(ep, OutputKind.USER_INPUT_MUTATION)
-    holders = {target: node for node, target in names.items()}
-    return Signature(
-        inputs=tuple(inputs),
-        constants=constants,
-        constant_names=names,
-        states={holders[target]: target for target in mutations.values()},
+    results: Any = module.graph.output_node().args[0]
+    users = [result for i, result in enumerate(results) if i not in mutations and i not in writes]
+    module.graph.output_node().args = ((*users, *(results[i] for i in (*mutations, *writes))),)
+    in_spec, out_spec = ep.call_spec  # which torch makes a class for at each access
+    return EdgeProgram(
+        name=name,
+        graph_module=module,
+        inputs=tuple(replace(i, node=nodes[i.node]) for i in inputs),
+        constants={node: _constant(ep, target) for node, target in held.items()},
+        constant_names=held,
+        states={node: target for node, target in held.items() if target in mutations.values()},
         mutated=tuple(mutations.values()),
-        outputs=_outputs(len(_outputs_without_tokens(ep)), [*mutations, *writes]),
-        written=tuple(writes.values()),
+        in_spec=in_spec,
+        out_spec=out_spec,
+        range_constraints=ep.range_constraints,
+        written=tuple(nodes[target] for target in writes.values()),
     )
-
-
-def _outputs_without_tokens(ep: ExportedProgram) -> list[OutputSpec]:
-    return [spec for spec in ep.graph_signature.output_specs if spec.kind is not OutputKind.TOKEN]
-
-
-def _outputs(count: int, mutating: Sequence[int]) -> tuple[int, ...]:
-    return (*(i for i in range(count) if i not in mutating), *mutating)
 
 
 def warn_of_merged_inputs(ep: ExportedProgram, name: str) -> None:
@@ -140,7 +133,7 @@ def warn_of_merged_inputs(ep: ExportedProgram, name: str) -> None:
             )
 
 
-def _user_input(arg: Any, path: str) -> EdgeInput:
+def _read_input(arg: Any, path: str) -> EdgeInput:
     if not isinstance(arg, ConstantArgument):
         return EdgeInput(path, arg.name)
     if not isinstance(arg.value, int | float | bool | str | None):
@@ -165,7 +158,7 @@ def _constant(ep: ExportedProgram, target: str) -> torch.Tensor:
 def _mutations(ep: ExportedProgram, kind: OutputKind) -> dict[int, str]:
     """Return the targets of results: position -> the buffer or the input's placeholder of that new value."""
     mutations: dict[int, str] = {}
-    for position, spec in enumerate(_outputs_without_tokens(ep)):
+    for position, spec in enumerate(ep.graph_signature.output_specs):
         if spec.kind in _REFUSED_OUTPUTS:
             what, remedy = _REFUSED_OUTPUTS[spec.kind]
             raise ExportError(f"the program {what}", where=spec.target or str(spec.arg), remedy=remedy)
