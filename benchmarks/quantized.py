@@ -32,7 +32,7 @@ from torch.export import ExportedProgram
 
 import delegate
 from benchmarks.engines import EXECUTORCH_PYTHON, THREADS, Engine, ExecuTorch, Leaves, Local, onnx_bytes
-from delegate.quantization import Settings, quantize
+from delegate.quantization import Quantization, quantize
 from tests.support import zoo
 
 SCHEMES = {
@@ -104,7 +104,9 @@ def measure(name: str, backend: str, rounds: int, seconds: float, peers: bool) -
     """A row of the table."""
     module, inputs, scheme, data = model(name)
     floats = torch.export.export(module, inputs)
-    reference = quantize(floats, Settings(ENGINES[0] if backend == MEASURED else backend, scheme), data)
+    reference = quantize(
+        floats, Quantization(backend=ENGINES[0] if backend == MEASURED else backend, scheme=scheme), data
+    )
     arrays = [x.numpy() for x in inputs]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         paths = {kind: Path(folder) / f"{kind}.dlg" for kind in ("floats", "integers")}

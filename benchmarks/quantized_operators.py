@@ -25,7 +25,7 @@ from benchmarks.quantized import CONFIG, SCHEMES, cpu, model
 from delegate.backends.xnnpack.aot import backend as aot
 from delegate.backends.xnnpack.aot.tflite import Model
 from delegate.backends.xnnpack.runtime.interpreted import open_interpreter
-from delegate.quantization import Settings, quantize
+from delegate.quantization import Quantization, quantize
 from tests.support import zoo
 
 LAYERS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
@@ -79,7 +79,8 @@ def main() -> None:
             with torch.no_grad():
                 floats = torch.export.export(module, inputs)
                 sums = [
-                    times(built(p), given.calls) for p in (floats, quantize(floats, Settings("xnnpack", scheme), data))
+                    times(built(p), given.calls)
+                    for p in (floats, quantize(floats, Quantization(backend="xnnpack", scheme=scheme), data))
                 ]
             (a, b), (c, d) = (
                 [sum(s[n] for n in s if (n in LAYERS) == is_layer) * 1e6 for s in sums] for is_layer in (True, False)

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.quantization import Settings, quantize
+from delegate.quantization import Quantization, quantize
 from tests.support import zoo
 
 WORKER = """
@@ -97,7 +97,12 @@ def two_methods(path: Path, backends: list[str]) -> None:
 
 def decoder_int4(path: Path, backends: list[str]) -> None:
     torch.manual_seed(0)
-    _save(Decoder(), path, backends, lambda program: quantize(program, Settings("xnnpack", "dynamic_int4"), None))
+    _save(
+        Decoder(),
+        path,
+        backends,
+        lambda program: quantize(program, Quantization(backend="xnnpack", scheme="dynamic_int4"), None),
+    )
 
 
 ROWS = {"decode": 1, "prefill": 64}

@@ -5,7 +5,7 @@ from delegate.compile import explain as explain
 from delegate.compile import to_backend as to_backend
 from delegate.compiled import CompiledProgram as CompiledProgram
 from delegate.devtools.listeners import listen as listen
-from delegate.edge.cached_attention import cached_attention as cached_attention
+from delegate.edge.conversations import cached_attention as cached_attention
 from delegate.edge.sources import export as export
 from delegate.errors import AccuracyError as AccuracyError
 from delegate.errors import BackendBroken as BackendBroken

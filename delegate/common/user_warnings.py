@@ -29,19 +29,19 @@ def warn_user(message: str | Warning, category: type[Warning] = RuntimeWarning) 
 
 
 @contextmanager
-def only_errors(*names: str) -> Iterator[None]:
-    """Limit the loggers with these names, and those below them, to errors."""
+def limit_logs(*names: str, level: str = "ERROR") -> Iterator[None]:
+    """Limit the loggers with these names, and those below them, to messages of a level."""
     import logging  # a program that only runs does not need it
 
     loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
+    former = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.ERROR)
+        logger.setLevel(level)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for logger, own in zip(loggers, former, strict=True):
+            logger.setLevel(own)
 
 
 def _is_internal(module: str) -> bool:

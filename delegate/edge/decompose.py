@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
@@ -419,12 +418,9 @@ _RRELU = torch.ops.aten.rrelu_with_noise_functional.default
 
 def _override_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """Return torch's table of decompositions with corrections."""
-    attention = table.get(_FLASH)
-    kept = {op: how for op, how in table.items() if op not in _LEAVES}
-    overridden: dict[Any, Callable[..., Any]] = {**kept, _RRELU: _rrelu, **_FAKE_QUANTIZATION}
-    if _THRESHOLD in table:
-        overridden[_THRESHOLD] = partial(_threshold, table[_THRESHOLD])
-    return {**overridden, _FLASH: _flash_attention(attention)} if attention is not None else overridden
+    corrected = {op: how for op, how in table.items() if op not in _LEAVES}
+    corrected |= {_RRELU: _rrelu, _THRESHOLD: partial(_threshold, table[_THRESHOLD])}
+    return corrected | {_FLASH: _flash_attention(table[_FLASH])}
 
 
 def _threshold(own: Callable[..., Tensor], x: Tensor, threshold: float, value: float) -> Tensor:
@@ -442,67 +438,6 @@ def _rrelu(
         return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
     slopes = torch.where(x > 0, torch.ones_like(x), torch.ops.aten.uniform(x, lower, upper))
     return x * slopes, slopes
-
-
-def _fake_quantize_tensor(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """Return x quantized and decoded, in a form that integer backends match, and the mask of values in the range."""
-    dtype = _integers(x, low, high)
-    if dtype is None or isinstance(scale, Tensor):
-        return _fake_quantized(x, scale, zero_point, low, high)
-    decomposed = torch.ops.quantized_decomposed
-    coded = decomposed.quantize_per_tensor(x, scale, zero_point, low, high, dtype)
-    decoded = decomposed.dequantize_per_tensor(coded, scale, zero_point, low, high, dtype)
-    return decoded, _fake_quantized(x, scale, zero_point, low, high)[1]
-
-
-def _fake_quantize_by_tensors(
-    x: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, low: int, high: int
-) -> tuple[Tensor, Tensor]:
-    rounded, mask = _fake_quantized(x, scale, zero_point, low, high)
-    return torch.where(enabled != 0, rounded, x), mask | (enabled == 0)
-
-
-def _fake_quantize_channels(
-    x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, low: int, high: int
-) -> tuple[Tensor, Tensor]:
-    sizes = [-1 if place == axis % x.dim() else 1 for place in range(x.dim())]
-    rounded, mask = _fake_quantized(x, scale.reshape(sizes), zero_point.reshape(sizes), low, high)
-    dtype = _integers(x, low, high)
-    if dtype is None or zero_point.is_floating_point():
-        return rounded, mask
-    decomposed = torch.ops.quantized_decomposed
-    coded = decomposed.quantize_per_channel(x, scale, zero_point, axis, low, high, dtype)
-    return decomposed.dequantize_per_channel(coded, scale, zero_point, axis, low, high, dtype), mask
-
-
-def _integers(x: Tensor, low: int, high: int) -> torch.dtype | None:
-    """Return the 8-bit dtype of a range; None if it fits none, or if the input is not float32."""
-    fits = (t for t in (torch.int8, torch.uint8) if torch.iinfo(t).min <= low and high <= torch.iinfo(t).max)
-    return next(fits, None) if x.dtype is torch.float32 else None
-
-
-def _fake_quantized(x: Tensor, scale: Any, zero_point: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """Return the reals of the quantized values, in floats, and the mask of values in the range."""
-    wide = x.double() if x.dtype is torch.float64 else x.float()  # of 16 bits, as torch does
-    if isinstance(scale, Tensor):
-        scale = scale.float()
-        step, per_step = scale.to(wide.dtype), (1 / scale).to(wide.dtype)
-    else:
-        step, per_step = float(np.float32(scale)), float(np.float32(1) / np.float32(scale))
-    if isinstance(zero_point, Tensor) and zero_point.is_floating_point():
-        # Torch rounds the product and the sum to float32 once, which decides ties.
-        exact = wide.double() * torch.as_tensor(per_step).double() + zero_point.double()
-        steps = torch.round(exact.to(wide.dtype))
-    else:
-        steps = torch.round(wide * per_step) + zero_point
-    return ((steps.clamp(low, high) - zero_point) * step).to(x.dtype), (steps >= low) & (steps <= high)
-
-
-_FAKE_QUANTIZATION: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize_tensor,
-    torch.ops.aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_by_tensors,
-    torch.ops.aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_channels,
-}
 
 
 def _flash_attention(attention: Callable[..., Any]) -> Callable[..., Any]:

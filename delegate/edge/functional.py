@@ -358,14 +358,10 @@ def _may_share(node: Node) -> list[Node]:
     if node.op != "call_function" or (not tensors(node) and not writes_in_place(node)):
         return []
     target = node.target
-    if not isinstance(target, OpOverload) or _is_composite(target):
+    if not isinstance(target, OpOverload) or is_composite(target):
         return node.all_input_nodes
     aliased = [arguments(node)[a.name] for a in schema_of(target).arguments if a.alias_info is not None]
     return [argument for argument in aliased if isinstance(argument, Node)]
-
-
-def _is_composite(target: OpOverload) -> bool:
-    return is_composite(target)
 
 
 def viewed_argument_of(node: Node) -> Node | None:
@@ -378,7 +374,7 @@ def viewed_argument_of(node: Node) -> Node | None:
         return first if isinstance(first.meta[META_VALUE], list | tuple) else None  # getitem of several views
     if target is aten.dropout.default and not arguments(node)["train"]:
         return first  # its Python implementation, which computes fake results, copies
-    if _is_composite(target):
+    if is_composite(target):
         return _shares_memory(node)  # reshape, contiguous, dropout ... return a view or a copy, depending on strides
     return first if schema_of(target).arguments[0].alias_info is not None else None
 

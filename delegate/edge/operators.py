@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import delegate.edge.cached_attention
-import delegate.edge.low_rank  # noqa: F401 - both register an operator of ours
+import delegate.edge.conversations  # noqa: F401 - registers operators of ours
 from delegate.edge.decompose import WITHOUT_LIBRARIES, core_decompositions
 from delegate.edge.torch_private import (
     FakeTensorMode,

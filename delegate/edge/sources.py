@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
+import sysconfig
+import traceback
 import warnings
 import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
 from delegate.common.files import open_to_read
-from delegate.edge.export_errors import export_refusal, without_printed_graphs
+from delegate.common.user_warnings import limit_logs
 from delegate.edge.torch_private import TS2EPConverter, export_trace, pytree
 from delegate.errors import ExportError
 from delegate.plugins import first_line
@@ -189,7 +191,7 @@ def _find_unregistered(path: Path) -> list[str]:
     return []
 
 
-# They log errors that torch then raises, and torch's assumptions on sizes.
+# They log errors that torch then raises with the same contents, and torch's assumptions on sizes.
 _LOGGERS = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor", "torch._export.non_strict_utils")
 
 
@@ -210,13 +212,13 @@ def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedPr
             remedy="pass a tuple of positional arguments, such as (x,) for one",
         )
     inputs = _without_repetitions(inputs)
-    with _without_torch_logs(), without_printed_graphs(export_trace):
+    with limit_logs(*_LOGGERS, level="CRITICAL"), _without_printed_graphs():
         if isinstance(module, torch.jit.ScriptModule):
             return _convert_torchscript(module, inputs, name)
         try:
             return torch.export.export(module, inputs)
         except Exception as error:
-            raise export_refusal(error, name) from error
+            raise _export_refusal(error, name) from error
 
 
 def _without_repetitions(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -233,20 +235,60 @@ def _without_repetitions(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def _without_torch_logs() -> Iterator[None]:
-    """Suppress torch's log about an error that it then raises: the error has the same contents."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addFilter(_is_below_warning)
+def _without_printed_graphs() -> Iterator[None]:
+    """Suppress the graph that torch prints on stderr, twice, before it raises an error."""
+    vars(export_trace)["print"] = lambda *values, **options: None
     try:
         yield
     finally:
-        for logger in loggers:
-            logger.removeFilter(_is_below_warning)
+        del vars(export_trace)["print"]
 
 
-def _is_below_warning(record: logging.LogRecord) -> bool:
-    return record.levelno < logging.WARNING
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))  # torch, and this project
+_STANDARD = sysconfig.get_path("stdlib")
+_PACKAGES = ("site-packages", "dist-packages")
+_EXPLANATION = re.compile(r"^\s*Explanation: (.+)$", re.MULTILINE)  # of the compiler in torch
+_HINT = re.compile(r"^\s*Hint: (?!Please|Consider using the debug|It may be)(.+)$", re.MULTILINE)
+_ALL = "`--debug`, or the cause of this error, has all that torch reports"
+_ON_DATA = "use torch.where or torch.cond in its place, or pass the value as an argument"
+
+
+def _export_refusal(error: Exception, name: str) -> ExportError:
+    """Return the error about a failure of torch.export.
+
+    Args:
+        error: torch's error, with its traceback.
+        name: name of the module, for messages.
+    """
+    reason, remedy = _reason(error)
+    return ExportError(f"torch.export failed on {name}: {reason}", where=_place(error), remedy=f"{remedy}; {_ALL}")
+
+
+def _reason(error: Exception) -> tuple[str, str]:
+    """Return the reason in short, and the remedy."""
+    text = str(error)
+    if type(error).__name__ == "GuardOnDataDependentSymNode":
+        return "the line depends on the content of a tensor, which is not known in an export", _ON_DATA
+    if explanation := _EXPLANATION.search(text):
+        hint = _HINT.search(text)
+        return explanation[1].partition(". ")[0].rstrip("."), hint[1].rstrip(".") if hint else "change this line"
+    return first_line(error).rstrip("."), "change this line, or the example inputs"
+
+
+def _place(error: Exception) -> str:
+    """Return the last line of the traceback that is neither torch's nor Python's; empty if there is none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_user(frame)]
+    if not frames:
+        return ""
+    file, code = frames[-1].filename, f": `{frames[-1].line}`" if frames[-1].line else ""
+    near = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
+    return f"{near}:{frames[-1].lineno}, in {frames[-1].name}{code}"
+
+
+def _is_of_user(frame: FrameSummary) -> bool:
+    file = frame.filename
+    is_standard = file.startswith(_STANDARD) and not any(f"/{name}/" in Path(file).as_posix() for name in _PACKAGES)
+    return not (is_standard or file.startswith(_LIBRARIES) or file == "<string>" or "<frozen" in file)
 
 
 _UNCONVERTED = re.compile(r"failed for node (\S+)")  # how the converter names an operator that it does not know,

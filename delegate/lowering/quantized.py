@@ -75,7 +75,7 @@ def quantized(
         bounded: keep the bounds; False if the rules of the section keep them.
 
     Raises:
-        ConfigError, InputError, ExportError: as of `quantize_as_configured`.
+        ConfigError, InputError, ExportError: as of `quantize_methods`.
         AccuracyError: torch cannot run a program.
     """
     section, policy = selection.quantization, selection.verify
@@ -144,7 +144,7 @@ class BoundedQuantizer:
             end: A time by `time.monotonic`, after which nothing is quantized again, and the bounds may not hold.
 
         Raises:
-            ConfigError, InputError, ExportError: as of `quantize_as_configured`.
+            ConfigError, InputError, ExportError: as of `quantize_methods`.
             AccuracyError: torch cannot run a program.
         """
         from delegate.quantization.settings import OFF, set_scheme
@@ -174,6 +174,8 @@ class BoundedQuantizer:
         self, section: Quantization
     ) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage], list[str]]:
         """Return the quantized methods, the warnings, and the notes."""
+        from delegate.quantization.settings import with_backend
+
         notes: list[str] = []
 
         def count(number: int) -> None:
@@ -182,7 +184,12 @@ class BoundedQuantizer:
         with warnings.catch_warnings(record=True) as records:  # of earlier rounds, they are about other programs
             warnings.simplefilter("always")
             programs = configured()(
-                self.programs, section, self._backends, self._registry, count, self._methods, notes.append
+                self.programs,
+                with_backend(section, self._backends, self._registry),
+                progress=count,
+                registry=self._registry,
+                methods=self._methods,
+                note=notes.append,
             )
             return programs, records, notes
 
@@ -247,10 +254,10 @@ def _layer_operators(section: Quantization | None, backends: Sequence[str], regi
 def configured() -> Callable[..., dict[str, ExportedProgram]]:
     """Return the function that carries out the `quantization` section; raises ConfigError if torchao is absent."""
     try:
-        from delegate.quantization.flow import quantize_as_configured
+        from delegate.quantization.flow import quantize_methods
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torchao":
             raise
         what = "quantization needs torchao, which is not installed"
         raise ConfigError(what, remedy="pip install 'delegate[quantization]'") from error
-    return quantize_as_configured
+    return quantize_methods

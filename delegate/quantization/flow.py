@@ -1,4 +1,4 @@
-"""The quantization flow: prepare, calibrate or train, convert, export again, with settings from code or a file."""
+"""The quantization flow: prepare, calibrate or train, convert, export again."""
 
 from __future__ import annotations
 
@@ -28,49 +28,8 @@ from delegate.quantization.calibration import Batch, CalibrationBatches, input_n
 from delegate.quantization.joined_ranges import calls_of, join_ranges, observer_of
 from delegate.quantization.observers import FittingHistogram, FittingMinMax, NotFinite
 from delegate.quantization.quantizer import BackendQuantizer
-from delegate.quantization.settings import OFF, RULES, SchemeChoice, Settings, schemes, stack
+from delegate.quantization.settings import OFF, RULES, SchemeChoice, stack
 from delegate.registry import Registry
-
-
-def quantize_as_configured(
-    programs: Mapping[str, ExportedProgram],
-    section: Quantization,
-    backends: Sequence[str],
-    registry: Registry,
-    progress: Progress | None = None,
-    methods: Collection[str] | None = None,
-    note: Note | None = None,
-) -> dict[str, ExportedProgram]:
-    """Quantize the methods of a program.
-
-    Args:
-        programs: the exported methods by name. Every pattern of the settings must match a node in one of them.
-        section: the section of the configuration.
-        backends: the backends in use, in order of preference.
-        registry: the registry that holds the backends.
-        progress: called with the number of each finished batch of calibration data.
-        methods: the methods to quantize; None for all.
-        note: called with each sentence on layers that the defaults of a scheme do not fit.
-
-    Raises:
-        ConfigError: none of the backends runs integers, the named backend is not in use, or the section does not fit
-            the model.
-        InputError: the calibration data cannot be read, or does not fit.
-        ExportError: torchao does not accept the program.
-    """
-    settings = settings_of(section, _backend(section, backends, registry))
-    sources = _calibration(section, tuple(programs))
-    data = {name: read_calibration(source, input_names(programs[name])) for name, source in sources.items()}
-    return quantize_methods(
-        programs,
-        settings,
-        data,
-        batches=section.batches,
-        progress=progress,
-        registry=registry,
-        methods=methods,
-        note=note,
-    )
 
 
 def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, str]:
@@ -92,36 +51,6 @@ def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, 
         if name not in methods:
             raise ConfigError(f"the program has no method {name!r}", where=where, remedy=did_you_mean(name, methods))
     return sources
-
-
-def settings_of(section: Quantization, backend: str) -> Settings:
-    """Return a backend's settings from a section of the configuration."""
-    return Settings(
-        backend,
-        section.scheme or "",
-        section.operators,
-        section.module_types,
-        section.modules,
-        section.nodes,
-        section.group_size,
-        section.observer,
-        section.outliers,
-    )
-
-
-def _backend(section: Quantization, backends: Sequence[str], registry: Registry) -> str:
-    if section.backend is not None:
-        if section.backend not in backends:
-            what = f"quantization.backend: {section.backend!r} is not among the backends that are used"
-            raise ConfigError(what, remedy=f"name one of {', '.join(backends) or 'them'}")
-        return section.backend
-    able = [name for name in backends if registry.aot(name).quantization()]
-    if able:
-        return able[0]
-    if not backends:
-        raise ConfigError("quantization requires a backend, but none is used", remedy="name one that runs integers")
-    schemes(backends[0], registry)  # raises the error that names those that run integers
-    raise AssertionError("a backend without schemes has some")
 
 
 _MAX_VANISHING = 0.5  # share of the values that become 0; 2 % do in usual models
@@ -146,7 +75,7 @@ class Prepared:
 
     module: GraphModule
     program: ExportedProgram
-    settings: Settings
+    settings: Quantization
     qat: bool
     needs_data: bool
     states: Mapping[str, torch.Tensor]
@@ -154,7 +83,7 @@ class Prepared:
 
 
 def prepare(
-    program: ExportedProgram, settings: Settings, *, qat: bool = False, registry: Registry | None = None
+    program: ExportedProgram, settings: Quantization, *, qat: bool = False, registry: Registry | None = None
 ) -> Prepared:
     """Prepare a program for calibration, or with `qat` for training; copies its weights.
 
@@ -265,10 +194,9 @@ def _retarget(module: GraphModule, old: Callable[..., Any], new: Callable[..., A
 
 def quantize(
     program: ExportedProgram,
-    settings: Settings,
+    settings: Quantization,
     calibration: Iterable[Batch] | None = None,
     *,
-    batches: int | None = None,
     progress: Progress | None = None,
     registry: Registry | None = None,
     note: Note | None = None,
@@ -277,10 +205,9 @@ def quantize(
 
     Args:
         program: the float program.
-        settings: the backend and the settings of the quantization.
+        settings: the backend and the settings of the quantization, as the section of a configuration.
         calibration: batches of inputs: tuples, dicts of arguments by name, or single tensors; of torch or NumPy. None
-            for dynamic and weight-only schemes, which measure no ranges of activations.
-        batches: the largest number of batches to read; None for all.
+            for the settings' own, which dynamic and weight-only schemes do not need: they measure no ranges.
         progress: called with the number of each finished batch.
         registry: the registry that holds the backend; None for the default one.
         note: called with each sentence on layers that the defaults of a scheme do not fit: they have a scale per
@@ -291,18 +218,16 @@ def quantize(
         InputError: the calibration data does not fit, or its range cannot be measured.
         ExportError: torchao does not accept the program.
     """
-    calibrations = {} if calibration is None else {"forward": calibration}
-    return quantize_methods(
-        {"forward": program}, settings, calibrations, batches=batches, progress=progress, registry=registry, note=note
-    )["forward"]
+    data = None if calibration is None else {"forward": calibration}
+    options: dict[str, Any] = {"progress": progress, "registry": registry, "note": note}
+    return quantize_methods({"forward": program}, settings, data, **options)["forward"]
 
 
 def quantize_methods(
     programs: Mapping[str, ExportedProgram],
-    settings: Settings,
-    calibration: Mapping[str, Iterable[Batch]],
+    settings: Quantization,
+    calibration: Mapping[str, Iterable[Batch]] | None = None,
     *,
-    batches: int | None = None,
     progress: Progress | None = None,
     registry: Registry | None = None,
     methods: Collection[str] | None = None,
@@ -312,8 +237,9 @@ def quantize_methods(
 
     Args:
         programs: the exported methods by name. Every pattern of the settings must match a node in one of them.
-        settings, batches, progress, registry, note: see `quantize`.
-        calibration: batches of inputs by method, for the methods whose ranges of activations are measured.
+        settings, progress, registry, note: see `quantize`.
+        calibration: batches of inputs by method, for the methods whose ranges of activations are measured; None for
+            the settings' own.
         methods: the methods to quantize; None for all.
 
     Raises:
@@ -321,13 +247,16 @@ def quantize_methods(
     """
     choice = SchemeChoice(settings, registry)
     choice.require_matches(program.graph for program in programs.values())
+    if calibration is None:
+        sources = _calibration(settings, tuple(programs))
+        calibration = {name: read_calibration(source, input_names(programs[name])) for name, source in sources.items()}
     quantized: dict[str, ExportedProgram] = {}
     notes: dict[str, None] = {}  # in order; methods often share their layers
     for name in (name for name in programs if methods is None or name in methods):
         label = "the model" if len(programs) == 1 else f"method {name!r}"
         prepared = _prepare(programs[name], choice, qat=False, registry=registry, label=label)
         notes |= dict.fromkeys(prepared.notes)
-        quantized[name] = _quantize_method(name, prepared, calibration.get(name), batches, progress, notes.setdefault)
+        quantized[name] = _quantize_method(name, prepared, calibration.get(name), progress, notes.setdefault)
     if note is not None:
         for sentence in notes:
             note(sentence)
@@ -338,7 +267,6 @@ def _quantize_method(
     name: str,
     prepared: Prepared,
     calibration: Iterable[Batch] | None,
-    batches: int | None,
     progress: Progress | None,
     note: Note,
 ) -> ExportedProgram:
@@ -350,7 +278,8 @@ def _quantize_method(
                 what, where="quantization.calibration", remedy="give calibration data, or use a dynamic scheme"
             )
         with torch.no_grad(), _using_torchao():
-            for number, (args, kwargs) in enumerate(CalibrationBatches(calibration, prepared.program, batches), 1):
+            batches = CalibrationBatches(calibration, prepared.program, prepared.settings.batches)
+            for number, (args, kwargs) in enumerate(batches, 1):
                 try:
                     prepared.module(*args, **kwargs)
                 except NotFinite as error:
@@ -398,7 +327,7 @@ class NothingQuantized(RuntimeWarning):
     """The warning that quantization leaves a program as it was."""
 
 
-def _warn_of_nothing(module: GraphModule, settings: Settings, notes: Sequence[str], label: str) -> None:
+def _warn_of_nothing(module: GraphModule, settings: Quantization, notes: Sequence[str], label: str) -> None:
     """Warn if quantization changes nothing.
 
     Args:

@@ -11,10 +11,11 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer, SharedQuantizationSpec
 
 from delegate.backend.quantizable import QuantizationScheme, QuantizedOperator
+from delegate.config.model import Quantization
 from delegate.edge.node import base_name, edge_names, is_empty
 from delegate.errors import ConfigError
 from delegate.quantization.observers import activation_spec, fixed_spec, weight_spec
-from delegate.quantization.settings import SchemeChoice, Settings, stack
+from delegate.quantization.settings import SchemeChoice, stack
 from delegate.registry import Registry
 
 ANNOTATION = "quantization_annotation"  # key in `meta` of a node, of torchao
@@ -40,7 +41,7 @@ class BackendQuantizer(Quantizer):  # type: ignore[misc]
 
     def __init__(
         self,
-        settings: Settings,
+        settings: Quantization,
         *,
         qat: bool = False,
         registry: Registry | None = None,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from delegate.common.user_warnings import only_errors
+from delegate.common.user_warnings import limit_logs
 
 
 def silence() -> AbstractContextManager[None]:
     """Limit the loggers that such imports use to errors."""
-    return only_errors("torchao", "torch.utils._pytree")  # the second warns torchao of deprecations in torch
+    return limit_logs("torchao", "torch.utils._pytree")  # the second warns torchao of deprecations in torch
 
 
 with silence():

@@ -1,12 +1,12 @@
-"""Settings of quantization: a default scheme, and rules for operators, module types, module paths and nodes."""
+"""The choice of a scheme for each node: a default scheme, and rules for operators, module types, paths and nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import escape
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.fx import Graph, Node
 
@@ -21,48 +21,11 @@ OFF = "off"
 RULES = ("operators", "module_types", "modules", "nodes")  # in order of increasing precedence
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of the quantization for one backend.
-
-    If several rules match a node, the order of precedence is nodes, module paths, module types, operators. Among
-    patterns of one kind, the last match counts.
-
-    Args:
-        backend: the name of the backend.
-        scheme: the default scheme, e.g. "static_int8"; "" for the backend's first, "off" for none. A number after "/",
-            in any rule, is the group size of its layers, e.g. "dynamic_int4/64".
-        operators: pattern of operator names, e.g. "aten.add*" or "aten.convolution.default" -> scheme or "off".
-        module_types: class, e.g. "Linear" or "torch.nn.modules.linear.Linear" -> scheme or "off".
-        modules: pattern of module paths, e.g. "encoder.layer.*" -> scheme or "off", also for all modules inside.
-        nodes: pattern of node names in the float program, e.g. "linear_3" -> scheme or "off", for one call of a layer.
-        group_size: the number of a channel's inputs that share a scale, if the scheme has groups; 0 for all inputs,
-            None for the scheme's own number.
-        observer: the method that measures ranges of activations: "histogram" has the least square error and excludes
-            outliers, "minmax" is the range of all values.
-        outliers: the share of an activation's values that "histogram" may exclude at each end, 0 for none. It excludes
-            only values more than four times as large as all others.
-    """
-
-    backend: str
-    scheme: str = ""
-    operators: Mapping[str, str] = field(default_factory=dict)
-    module_types: Mapping[str, str] = field(default_factory=dict)
-    modules: Mapping[str, str] = field(default_factory=dict)
-    nodes: Mapping[str, str] = field(default_factory=dict)
-    group_size: int | None = None
-    observer: str = "histogram"
-    outliers: float = 1e-4
-
-
-Rules = TypeVar("Rules", Settings, Quantization)
-
-
-def keep_in_float(settings: Rules, *, modules: Iterable[str] = (), nodes: Iterable[str] = ()) -> Rules:
+def keep_in_float(settings: Quantization, *, modules: Iterable[str] = (), nodes: Iterable[str] = ()) -> Quantization:
     """Return settings with more layers in floats.
 
     Args:
-        settings: the settings, or the section of a configuration; all other rules stay.
+        settings: the settings; all other rules stay.
         modules: paths of modules, e.g. "encoder.layer.3.up"; everything inside stays in floats too.
         nodes: node names in the float program, see `float_node`. A node stands for one of several calls to a
             module, or for an operator that is not a module of its own.
@@ -70,11 +33,11 @@ def keep_in_float(settings: Rules, *, modules: Iterable[str] = (), nodes: Iterab
     return set_scheme(settings, OFF, modules=modules, nodes=nodes)
 
 
-def set_scheme(settings: Rules, scheme: str, *, modules: Iterable[str] = (), nodes: Iterable[str] = ()) -> Rules:
+def set_scheme(
+    settings: Quantization, scheme: str, *, modules: Iterable[str] = (), nodes: Iterable[str] = ()
+) -> Quantization:
     """Return settings with another scheme for some layers; arguments as `keep_in_float`."""
     module_rules, node_rules = _with(settings.modules, modules, scheme), _with(settings.nodes, nodes, scheme)
-    if isinstance(settings, Settings):
-        return replace(settings, modules=module_rules, nodes=node_rules)
     return settings.model_copy(update={"modules": module_rules, "nodes": node_rules})
 
 
@@ -99,6 +62,26 @@ def schemes(backend: str, registry: Registry | None = None) -> dict[str, Quantiz
     return schemes_by_name
 
 
+def with_backend(section: Quantization, backends: Sequence[str], registry: Registry) -> Quantization:
+    """Return settings with a backend: without one of their own, the first of these that runs integers.
+
+    Raises:
+        ConfigError: none of the backends runs integers, or the named backend is not in use.
+    """
+    if section.backend is not None:
+        if section.backend not in backends:
+            what = f"quantization.backend: {section.backend!r} is not among the backends that are used"
+            raise ConfigError(what, remedy=f"name one of {', '.join(backends) or 'them'}")
+        return section
+    able = [name for name in backends if registry.aot(name).quantization()]
+    if able:
+        return section.model_copy(update={"backend": able[0]})
+    if not backends:
+        raise ConfigError("quantization requires a backend, but none is used", remedy="name one that runs integers")
+    schemes(backends[0], registry)  # raises the error that names those that run integers
+    raise AssertionError("a backend without schemes has some")
+
+
 def _runs_integers(name: str, registry: Registry) -> bool:
     try:
         registry.check_part(name, "aot")  # tries the import in a separate process first: it may crash
@@ -115,10 +98,12 @@ class SchemeChoice:
         registry: the registry that holds the backend; None for the default one.
 
     Raises:
-        ConfigError: a scheme is unknown.
+        ConfigError: the settings name no backend, or a scheme is unknown.
     """
 
-    def __init__(self, settings: Settings, registry: Registry | None = None) -> None:
+    def __init__(self, settings: Quantization, registry: Registry | None = None) -> None:
+        if settings.backend is None:
+            raise ConfigError("there is no backend to quantize for", where="quantization.backend", remedy="name one")
         self.settings, self.known = settings, schemes(settings.backend, registry)
         self.default = self._known_scheme(settings.scheme or next(iter(self.known)), "scheme")
         self._rules = [

@@ -14,7 +14,8 @@ from delegate.report import Report
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 
-from delegate.quantization import Settings, quantize
+from delegate.quantization import quantize
+from tests.support.quantized import settings_of
 
 
 class Chain(nn.Module):
@@ -91,7 +92,7 @@ def test_the_noise_of_layers_adds_up_to_that_of_the_last() -> None:
 @pytest.mark.filterwarnings("ignore:method forward reaches")
 def test_a_layer_with_a_wrong_scale_adds_its_error_and_the_next_inherits_it() -> None:
     ep = exported()
-    spoiled = quantize(ep, Settings("xnnpack"), calibration())
+    spoiled = quantize(ep, settings_of("xnnpack"), calibration())
     roundings = [n for n in spoiled.graph.nodes if "quantize_per_tensor" in str(n.target)]
     for node in roundings[4:6]:  # after the input and the first layer, each quantized and decoded
         node.update_arg(1, node.args[1] * 50)
@@ -108,7 +109,7 @@ def test_programs_without_rows(reason: str, monkeypatch: pytest.MonkeyPatch) -> 
     if reason == "floats":
         config = {"backends": ["xnnpack"]}
     elif reason == "no reference":
-        ep, config = quantize(ep, Settings("xnnpack"), calibration()), {"backends": ["xnnpack"]}
+        ep, config = quantize(ep, settings_of("xnnpack"), calibration()), {"backends": ["xnnpack"]}
     elif reason == "not verified":
         verify = None
     else:

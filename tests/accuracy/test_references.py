@@ -16,7 +16,8 @@ from delegate.errors import AccuracyError, DelegateError, InputError
 
 pytest.importorskip("torchao")
 
-from delegate.quantization import Settings, quantize
+from delegate.quantization import quantize
+from tests.support.quantized import settings_of
 from tests.support.sampling import every
 
 # Some models of these tests end in float as a whole, and one has a layer that no scale fits.
@@ -267,7 +268,7 @@ def test_the_float_reference_runs_once_for_all_rounds(monkeypatch: pytest.Monkey
 def test_the_remedy_for_a_model_that_was_quantized_before(on_failure: str) -> None:
     """Nothing can move back to float here."""
     ep = exported("Perceptron")
-    coded = quantize(ep, Settings("xnnpack", "static_int8"), calibration())
+    coded = quantize(ep, settings_of("xnnpack", "static_int8"), calibration())
     verify = {"sqnr_db": 60.0, "on_failure": on_failure}
     with pytest.raises(AccuracyError, match="quantize it again, and keep these layers in float") as caught:
         delegate.to_backend(

@@ -287,8 +287,7 @@ def everything() -> list[Call]:
     import torch
     import torch.ao.quantization.fx._decomposed  # registers the quantized operators
 
-    import delegate.edge.cached_attention
-    import delegate.edge.low_rank  # noqa: F401 - both register an operator of ours
+    import delegate.edge.conversations  # noqa: F401 - registers operators of ours
     from tests.support.opinfo import database
 
     by_kernel: dict[tuple[str, str], list[Call]] = {}

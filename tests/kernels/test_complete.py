@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # defines the operators of quantized_decomposed
 
-import delegate.edge.cached_attention
-import delegate.edge.low_rank  # noqa: F401 - both define an operator of ours
+import delegate.edge.conversations  # noqa: F401 - registers operators of ours
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType
 from tests.kernels.core import WITHOUT_KERNEL, core_operators

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from delegate.edge.low_rank import low_rank_product
+from delegate.edge.conversations import low_rank_product
 from delegate.errors import KernelError
 from delegate.kernels.portable import TABLE
 from delegate.program.dtypes import DType

@@ -12,15 +12,16 @@ from torch.export import ExportedProgram, export
 import delegate
 from delegate.errors import AccuracyError
 from tests.support.placing import FLOAT, X, config, decibels, model
+from tests.support.quantized import settings_of
 
 pytest.importorskip("torchao")
-from delegate.quantization import Settings, quantize
+from delegate.quantization import quantize
 
 
 @pytest.fixture(scope="module")
 def small() -> ExportedProgram:
     """Return the program as a user has it who quantized it elsewhere."""
-    return quantize(FLOAT, Settings("xnnpack", "static_int8"), [X])
+    return quantize(FLOAT, settings_of("xnnpack", "static_int8"), [X])
 
 
 @pytest.mark.parametrize("bound", [20.0, 70.0])

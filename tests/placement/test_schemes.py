@@ -14,6 +14,7 @@ import delegate
 from delegate.errors import ConfigError, DelegateError
 from delegate.report.measured import Placement, PlanCost
 from tests.support.placing import FLOAT, X, decibels, model
+from tests.support.quantized import settings_of
 from tests.support.zoo import libraries
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
@@ -93,12 +94,12 @@ WIDE = torch.randn(4, 64, generator=torch.Generator().manual_seed(1))
 @pytest.mark.extended
 def test_methods_that_share_weights_share_their_scheme() -> None:
     """4 bits suffice for prefill, not for decode. In 4 and in 8 bits, the weights take more bytes than in 8 bits."""
-    from delegate.quantization import Settings, quantize
+    from delegate.quantization import quantize
 
     torch.manual_seed(0)
     module = nn.Linear(256, 256, bias=False).eval()
     everything = torch.export.export(module, (torch.eye(256),))
-    error = quantize(everything, Settings("xnnpack", "weight_only_int4")).module()(torch.eye(256)).T - module.weight
+    error = quantize(everything, settings_of("xnnpack", "weight_only_int4")).module()(torch.eye(256)).T - module.weight
     worst = torch.linalg.svd(error.detach()).Vh[:1].contiguous()  # the input with the most noise
     inputs = {"prefill": torch.randn(4, 256), "decode": worst}
     exported = {name: torch.export.export(module, (x,)) for name, x in inputs.items()}
@@ -186,9 +187,11 @@ def test_the_front_has_the_plans_that_no_other_beats() -> None:
 
 
 def test_a_rule_has_a_group_size() -> None:
-    from delegate.quantization import Settings, quantize
+    from delegate.quantization import quantize
 
-    settings = Settings("xnnpack", "dynamic_int4", nodes={"linear_1": "dynamic_int4/64", "linear_2": "dynamic_int4/0"})
+    settings = settings_of(
+        "xnnpack", "dynamic_int4", nodes={"linear_1": "dynamic_int4/64", "linear_2": "dynamic_int4/0"}
+    )
     quantized = quantize(torch.export.export(wide(), (WIDE,)), settings)
     scales = {tuple(value.shape) for value in (*quantized.constants.values(), *quantized.state_dict.values())}
     assert {(128, 2), (64, 2)} <= scales  # 64 inputs in groups of 32, 128 inputs in groups of 64

@@ -12,15 +12,17 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.config import Quantization
 from delegate.errors import BackendNotFound, ConfigError, DelegateError, InputError
 from delegate.registry import Registry
 from delegate.testing import assert_same
 from tests.support import zoo
 from tests.support.plugins import Site
+from tests.support.quantized import settings_of
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
-    from delegate.quantization import Settings, convert, prepare, quantize, read_calibration
+    from delegate.quantization import convert, prepare, quantize, read_calibration
 
 
 class Net(nn.Module):
@@ -41,28 +43,28 @@ def good() -> list[tuple[torch.Tensor, ...]]:
 
 
 # Name -> settings, calibration data, the error and words of it.
-WRONG: Mapping[str, tuple[Settings, Callable[[], Any], type[DelegateError], str]] = {
-    "no data": (Settings("xnnpack"), lambda: None, ConfigError, "no calibration data"),
-    "no batch": (Settings("xnnpack"), list, InputError, "no calibration data"),
-    "other sizes": (Settings("xnnpack"), lambda: [torch.randn(3, 65)], InputError, r"\[3, 65\].*\[3, 66\]"),
-    "other rank": (Settings("xnnpack"), lambda: [torch.randn(66)], InputError, r"\[66\]"),
-    "other dtype": (Settings("xnnpack"), lambda: [torch.ones(3, 66, dtype=torch.int64)], InputError, "int64"),
-    "NumPy's float64": (Settings("xnnpack"), lambda: [np.ones((3, 66))], InputError, "float64"),
-    "too many inputs": (Settings("xnnpack"), lambda: [(torch.ones(3, 66),) * 2], InputError, "2 inputs"),
-    "no batches": (Settings("xnnpack"), lambda: 5, InputError, "calibration data is a int"),
-    "no tensor": (Settings("xnnpack"), lambda: ["x"], InputError, "str"),
-    "constant": (Settings("xnnpack"), lambda: [torch.ones(3, 66)] * 3, InputError, "the same number"),
-    "NaN": (Settings("xnnpack"), lambda: [torch.full((3, 66), torch.nan)], InputError, "NaN"),
-    "infinity": (Settings("xnnpack"), lambda: [torch.full((3, 66), torch.inf)], InputError, "infinity"),
-    "a later batch": (Settings("xnnpack"), lambda: [*good(), torch.ones(2, 66)], InputError, "batch 3"),
-    "no backend": (Settings("xnpack"), good, BackendNotFound, "xnnpack"),
-    "no scheme": (Settings("xnnpack", "static_int9"), good, ConfigError, "did you mean 'static_int8'"),
-    "a path": (Settings("xnnpack", modules={"encodr": "off"}), good, ConfigError, "did you mean 'encoder'"),
-    "a path's scheme": (Settings("xnnpack", modules={"head": "int"}), good, ConfigError, "no scheme 'int'"),
-    "a type": (Settings("xnnpack", module_types={"Linea": "off"}), good, ConfigError, "did you mean 'Linear'"),
-    "an operator": (Settings("xnnpack", operators={"aten.liner*": "off"}), good, ConfigError, "aten.linear"),
-    "a group": (Settings("xnnpack", "dynamic_int4", group_size=32), good, ConfigError, r"divide 66.*: give 0 for"),
-    "a group's step": (Settings("xnnpack", "dynamic_int4", group_size=33), good, ConfigError, "multiples of 32"),
+WRONG: Mapping[str, tuple[Quantization, Callable[[], Any], type[DelegateError], str]] = {
+    "no data": (settings_of("xnnpack"), lambda: None, ConfigError, "no calibration data"),
+    "no batch": (settings_of("xnnpack"), list, InputError, "no calibration data"),
+    "other sizes": (settings_of("xnnpack"), lambda: [torch.randn(3, 65)], InputError, r"\[3, 65\].*\[3, 66\]"),
+    "other rank": (settings_of("xnnpack"), lambda: [torch.randn(66)], InputError, r"\[66\]"),
+    "other dtype": (settings_of("xnnpack"), lambda: [torch.ones(3, 66, dtype=torch.int64)], InputError, "int64"),
+    "NumPy's float64": (settings_of("xnnpack"), lambda: [np.ones((3, 66))], InputError, "float64"),
+    "too many inputs": (settings_of("xnnpack"), lambda: [(torch.ones(3, 66),) * 2], InputError, "2 inputs"),
+    "no batches": (settings_of("xnnpack"), lambda: 5, InputError, "calibration data is a int"),
+    "no tensor": (settings_of("xnnpack"), lambda: ["x"], InputError, "str"),
+    "constant": (settings_of("xnnpack"), lambda: [torch.ones(3, 66)] * 3, InputError, "the same number"),
+    "NaN": (settings_of("xnnpack"), lambda: [torch.full((3, 66), torch.nan)], InputError, "NaN"),
+    "infinity": (settings_of("xnnpack"), lambda: [torch.full((3, 66), torch.inf)], InputError, "infinity"),
+    "a later batch": (settings_of("xnnpack"), lambda: [*good(), torch.ones(2, 66)], InputError, "batch 3"),
+    "no backend": (settings_of("xnpack"), good, BackendNotFound, "xnnpack"),
+    "no scheme": (settings_of("xnnpack", "static_int9"), good, ConfigError, "did you mean 'static_int8'"),
+    "a path": (settings_of("xnnpack", modules={"encodr": "off"}), good, ConfigError, "did you mean 'encoder'"),
+    "a path's scheme": (settings_of("xnnpack", modules={"head": "int"}), good, ConfigError, "no scheme 'int'"),
+    "a type": (settings_of("xnnpack", module_types={"Linea": "off"}), good, ConfigError, "did you mean 'Linear'"),
+    "an operator": (settings_of("xnnpack", operators={"aten.liner*": "off"}), good, ConfigError, "aten.linear"),
+    "a group": (settings_of("xnnpack", "dynamic_int4", group_size=32), good, ConfigError, r"divide 66.*: give 0 for"),
+    "a group's step": (settings_of("xnnpack", "dynamic_int4", group_size=33), good, ConfigError, "multiples of 32"),
 }
 
 
@@ -76,18 +78,18 @@ def test_wrong(name: str) -> None:
 def test_a_backend_of_floats(site: Site) -> None:
     site.backend("floats")
     with pytest.raises(ConfigError, match=r"'floats' does not support quantized programs.*xnnpack"):
-        quantize(exported(), Settings("floats"), good(), registry=Registry())
+        quantize(exported(), settings_of("floats"), good(), registry=Registry())
 
 
 def test_what_was_never_measured() -> None:
     with pytest.raises(ConfigError, match="never measured"):
-        convert(prepare(exported(), Settings("xnnpack")))
+        convert(prepare(exported(), settings_of("xnnpack")))
 
 
 def test_groups_in_training() -> None:
     program = torch.export.export(nn.Sequential(nn.Linear(64, 8)).train(), (torch.randn(2, 64),))
     with pytest.raises(ConfigError, match="group_size: 0"):
-        prepare(program, Settings("xnnpack", "dynamic_int4", group_size=32), qat=True)
+        prepare(program, settings_of("xnnpack", "dynamic_int4", group_size=32), qat=True)
 
 
 def test_files(tmp_path: Path) -> None:
@@ -157,11 +159,11 @@ def test_named_batches_are_taken_by_their_names() -> None:
     small, large = torch.randn(4, 8), 100 * torch.randn(4, 8)
     module = Product().eval()
     ep = torch.export.export(module, (small, large))
-    expected = quantize(ep, Settings("xnnpack"), [(small, large)]).module()(small, large)
+    expected = quantize(ep, settings_of("xnnpack"), [(small, large)]).module()(small, large)
     for batch in ({"small": small, "large": large}, {"large": large, "small": small}):
-        assert_same(quantize(ep, Settings("xnnpack"), [batch]).module()(small, large), expected)
+        assert_same(quantize(ep, settings_of("xnnpack"), [batch]).module()(small, large), expected)
     with pytest.raises(InputError, match="an input 'larg', which the model does not take: did you mean 'large'"):
-        quantize(ep, Settings("xnnpack"), [{"small": small, "larg": large}])
+        quantize(ep, settings_of("xnnpack"), [{"small": small, "larg": large}])
 
 
 class Logarithm(nn.Module):
@@ -186,10 +188,10 @@ def broken(value: float) -> torch.export.ExportedProgram:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("scheme", ["static_int8", "dynamic_int8", "weight_only_int8"])
 def test_a_weight_without_a_scale(scheme: str, value: float) -> None:
-    settings = Settings("xnnpack", scheme)
+    settings = settings_of("xnnpack", scheme)
     with pytest.raises(ConfigError, match=r"weight head.weight has NaN or infinity.*quantization.modules: {head: off}"):
         quantize(broken(value), settings, good())
-    quantize(broken(value), Settings("xnnpack", scheme, modules={"head": "off"}), good())
+    quantize(broken(value), settings_of("xnnpack", scheme, modules={"head": "off"}), good())
 
 
 @pytest.mark.parametrize("observer", ["histogram", "minmax"])
@@ -199,7 +201,7 @@ def test_an_activation_without_a_range(observer: str) -> None:
     with pytest.raises(
         InputError, match=r"^log has NaN or infinity.*\(calibration batch 1\).*quantization.nodes: {log: off}"
     ):
-        quantize(ep, Settings("xnnpack", observer=observer), [torch.randn(4, 8)])
+        quantize(ep, settings_of("xnnpack", observer=observer), [torch.randn(4, 8)])
     assert not ep.state_dict["count"].any()
 
 
@@ -210,6 +212,6 @@ def test_calibration_writes_to_no_tensor_of_the_caller() -> None:
         module.layer.bias.fill_(1)
     ep = torch.export.export(module, (torch.rand(4, 8),))
     versions = {name: tensor._version for name, tensor in ep.state_dict.items()}
-    program = quantize(ep, Settings("xnnpack"), [torch.rand(4, 8)])
+    program = quantize(ep, settings_of("xnnpack"), [torch.rand(4, 8)])
     assert {name: tensor._version for name, tensor in ep.state_dict.items()} == versions
     assert not program.state_dict["count"].any()

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.export import export
 
 import delegate
-from delegate.quantization import Settings, quantize
+from delegate.quantization import quantize
 from tests.support.placing import decibels
+from tests.support.quantized import settings_of
 
 parametrizations = nn.utils.parametrizations
 IMAGE, ROWS = torch.linspace(-1, 1, 384).reshape(2, 3, 8, 8).sin(), torch.linspace(-3, 3, 64).reshape(8, 8).sin()
@@ -61,7 +62,7 @@ def test_a_weight(name: str, scheme: str) -> None:
     model = nn.Sequential(layer(), norm, nn.ReLU())
     model.train()(x)
     model.eval()
-    quantized = quantize(export(model, (x,)), Settings("xnnpack", scheme), [(x,)])
+    quantized = quantize(export(model, (x,)), settings_of("xnnpack", scheme), [(x,)])
     program = delegate.to_backend(quantized, ["xnnpack"])
     assert any(node.backend == "xnnpack" for node in program.report.nodes)
     assert decibels(torch.as_tensor(program(x)), model(x).detach()) > 25

@@ -11,10 +11,11 @@ from torch import nn
 import delegate
 from delegate.errors import ConfigError
 from tests.support import unfortunate_sizes, zoo
+from tests.support.quantized import settings_of
 from tests.support.unfortunate_sizes import MODELS, check_defaults
 
 with zoo.libraries():
-    from delegate.quantization import Settings, convert, prepare, quantize
+    from delegate.quantization import convert, prepare, quantize
 
 X = torch.randn(4, 48, generator=torch.Generator().manual_seed(0))
 PORTABLE = {"xnnpack": (), "dsp": ("dynamic", "transposed")}
@@ -42,7 +43,7 @@ NOTES = (
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_notes_name_the_layers() -> None:
     sentences: list[str] = []
-    quantize(exported(), Settings("xnnpack", "dynamic_int4"), note=sentences.append)
+    quantize(exported(), settings_of("xnnpack", "dynamic_int4"), note=sentences.append)
     assert sentences == list(NOTES)
     config: dict[str, Any] = {"backends": ["xnnpack"], "quantization": {"scheme": "dynamic_int4"}}
     assert delegate.to_backend(exported(), config=config).report.notes == NOTES
@@ -55,7 +56,7 @@ def test_notes_name_the_layers() -> None:
 def test_a_depthwise_convolution_is_named() -> None:
     model = MODELS["convolutions"]
     program = torch.export.export(model.build().eval(), (torch.randn(model.shape),))
-    prepared = prepare(program, Settings("xnnpack", "dynamic_int8"))
+    prepared = prepare(program, settings_of("xnnpack", "dynamic_int8"))
     assert prepared.notes == ("dynamic_int8 leaves 1 in float: a depthwise convolution",)
 
 
@@ -65,14 +66,14 @@ def test_a_given_size_that_does_not_divide_is_an_error(name: str) -> None:
     model = MODELS[name]
     program = torch.export.export(model.build().eval(), (torch.randn(model.shape),))
     with pytest.raises(ConfigError, match="group_size 32 does not divide"):
-        quantize(program, Settings("xnnpack", "dynamic_int4", group_size=32))
+        quantize(program, settings_of("xnnpack", "dynamic_int4", group_size=32))
     with pytest.raises(ConfigError, match="group_size 64 does not divide"):
-        quantize(program, Settings("xnnpack", "dynamic_int4/64"))
+        quantize(program, settings_of("xnnpack", "dynamic_int4/64"))
 
 
 def test_training_has_a_scale_per_channel() -> None:
     program = torch.export.export(nn.Sequential(nn.Linear(64, 8)).train(), (torch.randn(2, 64),))
-    prepared = prepare(program, Settings("xnnpack", "dynamic_int4"), qat=True)
+    prepared = prepare(program, settings_of("xnnpack", "dynamic_int4"), qat=True)
     (note,) = prepared.notes
     assert note == "dynamic_int4 has a scale per channel in 0 (64 inputs): training does not support groups of weights"
     prepared.module(torch.randn(2, 64))

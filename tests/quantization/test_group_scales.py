@@ -10,8 +10,8 @@ from torchao.quantization.granularity import PerGroup
 
 import delegate
 from delegate.quantization.flow import quantize
-from delegate.quantization.settings import Settings
 from tests.support.lowering import assert_runs, assert_same
+from tests.support.quantized import settings_of
 
 INPUTS = 128
 # Each row reads one weight of each channel: activations of 0 and 1 are exact in int8.
@@ -31,7 +31,7 @@ def layer(size: float) -> nn.Module:
 @pytest.mark.parametrize("scheme", ["dynamic_int4", "weight_only_int4"])
 def test_eager_kernels_and_xnnpack_have_the_same_weights(scheme: str, group: int, size: float) -> None:
     exported = torch.export.export(layer(size), (UNITS,))
-    program = quantize(exported, Settings("xnnpack", scheme, group_size=group))
+    program = quantize(exported, settings_of("xnnpack", scheme, group_size=group))
     expected = program.module()(UNITS)
     lowered = delegate.to_backend(program, ["xnnpack"])
     assert_runs(lowered, "xnnpack")

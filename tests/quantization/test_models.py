@@ -9,12 +9,12 @@ import delegate
 from delegate.program.debug_info import stripped
 from delegate.program.file import serialize
 from tests.support import zoo
-from tests.support.quantized import require_whole, sqnr
+from tests.support.quantized import require_whole, settings_of, sqnr
 from tests.support.sampling import only
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
-    from delegate.quantization import Settings, quantize
+    from delegate.quantization import quantize
 
 SIZE = 64  # of images, so that a test is short
 # Model -> operators that stay in floats between integers.
@@ -32,7 +32,9 @@ def test_network(name: str) -> None:
         torch.manual_seed(0)
         x = torch.randn(1, 3, SIZE, SIZE)
         exported = torch.export.export(zoo.calibrate(module, (x,)), (x,))
-        program = quantize(exported, Settings("xnnpack", observer="minmax"), [(torch.randn_like(x),) for _ in range(4)])
+        program = quantize(
+            exported, settings_of("xnnpack", observer="minmax"), [(torch.randn_like(x),) for _ in range(4)]
+        )
         compiled, floats = delegate.to_backend(program, "xnnpack"), delegate.to_backend(exported, "xnnpack")
         exact, reference = module(x).detach(), program.module()(x).detach()
     require_whole(compiled)

@@ -13,20 +13,21 @@ from torch import nn
 
 import delegate
 from delegate.backend.quantizable import TABLES
+from delegate.config import Quantization
 from delegate.edge.passes.folding import fold_parameters
 from delegate.testing import assert_same
 from tests.quantization.models import Encoder, Residual, build_with_batches
 from tests.support import zoo
-from tests.support.quantized import floats_within, require_whole, sqnr
+from tests.support.quantized import floats_within, require_whole, settings_of, sqnr
 from tests.support.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
-    from delegate.quantization import OFF, Settings, convert, prepare, quantize, schemes
+    from delegate.quantization import OFF, convert, prepare, quantize, schemes
 
 
 def quantized(
-    build: Callable[[], nn.Module], shape: tuple[int, ...], settings: Settings, dynamic: Any = None
+    build: Callable[[], nn.Module], shape: tuple[int, ...], settings: Quantization, dynamic: Any = None
 ) -> tuple[nn.Module, torch.export.ExportedProgram, delegate.CompiledProgram, tuple[torch.Tensor, ...]]:
     module, batches = build_with_batches(build, *shape)
     program = quantize(torch.export.export(module, batches[0], dynamic_shapes=dynamic), settings, batches)
@@ -54,7 +55,7 @@ CASES = {
 def test_whole_and_as_exact_as_in_eager(name: str, scheme: str, tmp_path: Path) -> None:
     build, shape = BUILDS[name]
     batch = torch.export.Dim("batch", min=1, max=8)
-    module, program, compiled, inputs = quantized(build, shape, Settings("xnnpack", scheme), ({0: batch},))
+    module, program, compiled, inputs = quantized(build, shape, settings_of("xnnpack", scheme), ({0: batch},))
     require_whole(compiled)
     compiled.save(tmp_path / "model.dlg")
     loaded = delegate.load(tmp_path / "model.dlg")
@@ -66,7 +67,7 @@ def test_whole_and_as_exact_as_in_eager(name: str, scheme: str, tmp_path: Path) 
 
 
 def test_a_network_of_integers_has_no_floats_within() -> None:
-    _, program, compiled, _ = quantized(Residual, (2, 3, 24, 20), Settings("xnnpack"))
+    _, program, compiled, _ = quantized(Residual, (2, 3, 24, 20), settings_of("xnnpack"))
     assert not floats_within(compiled)
     (delegate_spec,) = compiled.program.delegates
     operators = _operators(bytes(compiled.program.segments[delegate_spec.segment]))
@@ -136,7 +137,7 @@ HYBRIDS: Mapping[str, tuple[dict[str, Any], dict[str, set[str]]]] = {
 @pytest.mark.parametrize("name", every(4, HYBRIDS))
 def test_hybrid(name: str) -> None:
     options, expected = HYBRIDS[name]
-    module, program, compiled, inputs = quantized(Encoder, (2, 6, 64), Settings(**{"backend": "xnnpack", **options}))
+    module, program, compiled, inputs = quantized(Encoder, (2, 6, 64), settings_of(**{"backend": "xnnpack", **options}))
     sources = _coded(program)
     for path, kinds in expected.items():
         assert {k.replace("weights", "weight") for k in sources[path]} == kinds, path
@@ -157,7 +158,7 @@ def test_training(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module = make().train()
     x, y = torch.randn(8, 3, 24, 20), torch.randint(0, 10, (8,))
-    prepared = prepare(torch.export.export(module, (x,)), Settings("xnnpack"), qat=True)
+    prepared = prepare(torch.export.export(module, (x,)), settings_of("xnnpack"), qat=True)
     optimizer = torch.optim.SGD(prepared.module.parameters(), 0.05)
     losses = []
     for _ in range(12):
@@ -188,7 +189,7 @@ def test_norms_before_convolutions_are_not_compared_with_patterns_of_training(mo
     from torchao.quantization.pt2e import qat_utils
 
     monkeypatch.delattr(qat_utils, "_get_aten_graph_module_for_pattern")  # exports a pattern; there are 96
-    module, program, compiled, inputs = quantized(NormFirst, (2, 8, 12, 12), Settings("xnnpack"))
+    module, program, compiled, inputs = quantized(NormFirst, (2, 8, 12, 12), settings_of("xnnpack"))
     assert "aten.batch_norm.default" in [str(node.target) for node in program.graph.nodes]
     require_whole(compiled)
     assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 30
@@ -199,7 +200,7 @@ def test_norms_before_convolutions_are_not_compared_with_patterns_of_training(mo
 def test_training_of_convolutions_with_norms_whose_activations_are_floats(scheme: str) -> None:
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).train(), torch.randn(2, 3, 8, 8)
-    prepared = prepare(torch.export.export(module, (x,)), Settings("xnnpack", scheme), qat=True)
+    prepared = prepare(torch.export.export(module, (x,)), settings_of("xnnpack", scheme), qat=True)
     for _ in range(3):
         prepared.module(x).square().mean().backward()
     program = convert(prepared)
@@ -232,7 +233,7 @@ def test_tables_of_embeddings(scheme: str, tied: bool, tmp_path: Path) -> None:
     exported = torch.export.export(module, batches[0])
     sizes = {}
     for name, tables in (("floats", OFF), ("tables", "weight_only_int8")):
-        settings = Settings("xnnpack", scheme, operators={"aten.embedding*": tables})
+        settings = settings_of("xnnpack", scheme, operators={"aten.embedding*": tables})
         program = quantize(exported, settings, batches)
         compiled = delegate.to_backend(program, "xnnpack")
         assert len(compiled.report.partitions) == 1
@@ -258,7 +259,7 @@ def test_a_decoded_weight_with_several_readers() -> None:
             return self.layer(x), torch.sort(self.layer.weight).values
 
     module, x = Shared().eval(), torch.randn(4, 64)
-    program = quantize(torch.export.export(module, (x,)), Settings("xnnpack"), [(torch.randn(4, 64),)])
+    program = quantize(torch.export.export(module, (x,)), settings_of("xnnpack"), [(torch.randn(4, 64),)])
     decoding = "quantized_decomposed.dequantize_per_channel.default"
     for config in ({}, {"partitioning": {"exclude": [decoding]}}):
         compiled = delegate.to_backend(program, config={"backends": ["xnnpack"], **config})
@@ -283,7 +284,7 @@ def test_a_layer_that_is_called_twice(between: Callable[[torch.Tensor], torch.Te
     torch.manual_seed(0)
     module, x = Twice(lambda x: between(torch.sigmoid(x))).eval(), torch.randn(4, 64)
     program = quantize(
-        torch.export.export(module, (x,)), Settings("xnnpack", scheme), [torch.randn(4, 64) for _ in range(16)]
+        torch.export.export(module, (x,)), settings_of("xnnpack", scheme), [torch.randn(4, 64) for _ in range(16)]
     )
     compiled = delegate.to_backend(program, "xnnpack")
     if between is torch.relu:
@@ -299,7 +300,7 @@ def test_files_are_small(tmp_path: Path) -> None:
     exported = torch.export.export(module, (torch.randn(4, 512),))
     sizes = {}
     for scheme in ("", "static_int8", "dynamic_int4"):
-        program = quantize(exported, Settings("xnnpack", scheme), [(torch.randn(4, 512),)]) if scheme else exported
+        program = quantize(exported, settings_of("xnnpack", scheme), [(torch.randn(4, 512),)]) if scheme else exported
         delegate.to_backend(program, "xnnpack").save(tmp_path / "model")
         sizes[scheme] = os.path.getsize(tmp_path / "model")
     assert sizes["static_int8"] <= 0.3 * sizes[""]
@@ -318,7 +319,7 @@ class Gated(nn.Module):
 
 @pytest.mark.parametrize("dim", [1, -2, 2])
 def test_gates_are_integers(dim: int) -> None:
-    module, program, compiled, inputs = quantized(lambda: Gated(dim), (2, 8, 20), Settings("xnnpack"))
+    module, program, compiled, inputs = quantized(lambda: Gated(dim), (2, 8, 20), settings_of("xnnpack"))
     require_whole(compiled)
     assert not floats_within(compiled)
     assert sqnr(module(*inputs).detach(), compiled(*inputs)) >= 25
@@ -357,7 +358,7 @@ def test_constants_of_two_folds_have_different_names() -> None:
 
 
 def test_parts_share_the_parameters_of_the_whole() -> None:
-    _, program, compiled, _ = quantized(Parted, (4, 16), Settings("xnnpack"))
+    _, program, compiled, _ = quantized(Parted, (4, 16), settings_of("xnnpack"))
     (delegate_spec,) = compiled.program.delegates
     assert _operators(bytes(compiled.program.segments[delegate_spec.segment])).count("QUANTIZE") == 1
     rounding = [n.args[1:3] for n in program.graph.nodes if "dequantize_per_tensor" in str(n.target)]
@@ -378,7 +379,7 @@ class Computed(nn.Module):
 
 @pytest.mark.parametrize("scheme", list(schemes("xnnpack")))
 def test_computed_weights_are_weights(scheme: str) -> None:
-    module, program, compiled, inputs = quantized(Computed, (4, 32), Settings("xnnpack", scheme))
+    module, program, compiled, inputs = quantized(Computed, (4, 32), settings_of("xnnpack", scheme))
     require_whole(compiled)
     layers = [n for n in program.graph.nodes if str(n.target) == "aten.linear.default"]
     assert layers
@@ -409,7 +410,7 @@ def test_states_begin_as_they_were(scheme: str) -> None:
     module, x = Steps().eval(), torch.randn(4, 8)
     exported = torch.export.export(module, (x,))
     sums = {"operators": {"aten.add*": OFF, "aten.mul*": OFF, "aten.mean*": OFF}}
-    program = quantize(exported, Settings("xnnpack", scheme, **sums), [(torch.randn(4, 8),) for _ in range(5)])
+    program = quantize(exported, settings_of("xnnpack", scheme, **sums), [(torch.randn(4, 8),) for _ in range(5)])
     assert not exported.state_dict["calls"].any()
     for backends in ("xnnpack", []):
         compiled, fresh = delegate.to_backend(program, backends), Steps().eval()
@@ -429,5 +430,5 @@ def test_nothing_to_quantize(dtype: torch.dtype, words: str) -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(dtype) if dtype is torch.float16 else nn.Softmax(-1)
     program = torch.export.export(module.eval(), (torch.randn(4, 8, dtype=dtype),))
     with pytest.warns(RuntimeWarning, match=f"no operator of the model is quantized.*{words}"):
-        quantize(program, Settings("xnnpack", "weight_only_int8"))
-    quantize(program, Settings("xnnpack", OFF))
+        quantize(program, settings_of("xnnpack", "weight_only_int8"))
+    quantize(program, settings_of("xnnpack", OFF))

@@ -12,15 +12,16 @@ import torch
 from torch import nn
 
 import delegate
+from delegate.config import Quantization
 from delegate.testing import assert_same
 from tests.support import zoo
-from tests.support.quantized import require_whole, sqnr
+from tests.support.quantized import require_whole, settings_of, sqnr
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
     from torchao.quantization.pt2e import HistogramObserver
 
-    from delegate.quantization import Settings, convert, prepare, quantize
+    from delegate.quantization import convert, prepare, quantize
     from delegate.quantization.observers import FittingHistogram
 
 INT8 = {"dtype": torch.int8, "quant_min": -128, "quant_max": 127, "qscheme": torch.per_tensor_affine}
@@ -37,7 +38,7 @@ def net(weights: float = 1.0) -> nn.Module:
     return module
 
 
-def errors(module: nn.Module, settings: Settings, batches: list[torch.Tensor], x: torch.Tensor) -> float:
+def errors(module: nn.Module, settings: Quantization, batches: list[torch.Tensor], x: torch.Tensor) -> float:
     """Return the ratio in dB of a quantized module that runs entirely in integers on XNNPACK."""
     program = quantize(torch.export.export(module, (x,)), settings, batches)
     compiled = delegate.to_backend(program, settings.backend)
@@ -54,7 +55,7 @@ def errors(module: nn.Module, settings: Settings, batches: list[torch.Tensor], x
 def test_any_size_is_quantized_well(inputs: float, weights: float, scheme: str) -> None:
     module = net(weights)
     batches = [torch.randn(32, 64) * inputs for _ in range(3)]
-    assert errors(module, Settings("xnnpack", scheme), batches, batches[0]) >= 33
+    assert errors(module, settings_of("xnnpack", scheme), batches, batches[0]) >= 33
 
 
 @pytest.mark.parametrize("observer", ["histogram", "minmax"])
@@ -65,7 +66,7 @@ def test_one_range_serves_small_images_too(observer: str) -> None:
     with torch.no_grad():
         module[0].bias.zero_()
         module[3].bias.zero_()
-    assert errors(module, Settings("xnnpack", observer=observer), batches, batches[0]) >= 33
+    assert errors(module, settings_of("xnnpack", observer=observer), batches, batches[0]) >= 33
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_what_is_too_small_is_warned_of(scheme: str, inputs: float, weights: flo
     batches = [torch.randn(32, 64) * inputs]
     exported = torch.export.export(net(weights), (batches[0],))
     with pytest.warns(RuntimeWarning, match=f"too small for a scale.*{where}.*keep these layers in floats") as caught:
-        quantize(exported, Settings("xnnpack", scheme), batches)
+        quantize(exported, settings_of("xnnpack", scheme), batches)
     (message,) = (str(w.message) for w in caught if "too small" in str(w.message))
     named = re.search(r"quantization\.modules: {(.*)}", message)
     assert named is not None
@@ -90,7 +91,7 @@ def test_what_is_too_small_is_warned_of(scheme: str, inputs: float, weights: flo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "no operator of the model is quantized")
-        quantize(exported, Settings("xnnpack", scheme, modules=modules), batches)
+        quantize(exported, settings_of("xnnpack", scheme, modules=modules), batches)
 
 
 @pytest.mark.parametrize(("batch", "batches"), [(512, 1), (32, 4), (16, 1)])
@@ -101,11 +102,11 @@ def test_an_outlier_is_left_out(value: float, batch: int, batches: int) -> None:
     bad = [x.clone() for x in good]
     bad[-1][batch // 2, 5] = value
     with pytest.warns(RuntimeWarning, match=r"rare values are left out.*input_1: up to 1e\+03.*outliers: 0"):
-        assert errors(module, Settings("xnnpack"), bad, good[0]) >= 33
+        assert errors(module, settings_of("xnnpack"), bad, good[0]) >= 33
     with pytest.warns(RuntimeWarning, match="too small for a scale.*input_1"):
-        assert errors(module, Settings("xnnpack", outliers=0), bad, good[0]) < 10
+        assert errors(module, settings_of("xnnpack", outliers=0), bad, good[0]) < 10
     with pytest.warns(RuntimeWarning, match="too small for a scale.*input_1"):
-        assert errors(module, Settings("xnnpack", observer="minmax"), bad, good[0]) < 10
+        assert errors(module, settings_of("xnnpack", observer="minmax"), bad, good[0]) < 10
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -175,7 +176,7 @@ def test_usual_models_are_as_exact_and_without_warnings() -> None:
         for outliers in (0.0, 1e-4):
             with warnings.catch_warnings():
                 warnings.simplefilter("error", RuntimeWarning)
-                program = quantize(exported, Settings("xnnpack", outliers=outliers), batches)
+                program = quantize(exported, settings_of("xnnpack", outliers=outliers), batches)
             messages.append(sqnr(module(*batches[0]).detach(), program.module()(*batches[0]).detach()))
         assert messages[1] == messages[0]
 
@@ -194,7 +195,7 @@ def test_what_is_too_small_in_training_is_warned_of(scheme: str, inputs: float, 
     """Check the warning: fake quantization has a smallest scale."""
     x = torch.randn(32, 64, generator=torch.manual_seed(0)) * inputs
     group = 0 if "int4" in scheme else None
-    settings = Settings("xnnpack", scheme, group_size=group)
+    settings = settings_of("xnnpack", scheme, group_size=group)
     prepared = prepare(torch.export.export(net(weights).train(), (x,)), settings, qat=True)
     for _ in range(3):
         prepared.module(x)

@@ -16,11 +16,12 @@ from delegate.config.model import Quantization
 from delegate.errors import ConfigError, InputError
 from tests.support import zoo
 from tests.support.lowering import assert_runs, assert_same, relative_error
+from tests.support.quantized import settings_of
 from tests.support.sampling import every
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
-    from delegate.quantization import OFF, Settings, convert, float_node, keep_in_float, prepare, quantize
+    from delegate.quantization import OFF, convert, float_node, keep_in_float, prepare, quantize
 
 
 class Block(nn.Module):
@@ -95,7 +96,7 @@ def test_exactly_these_layers_stay_in_floats(name: str, scheme: str) -> None:
         n.name: list(n.meta["nn_module_stack"].values())[-1][0] for n in exported.graph.nodes if "linear" in n.name
     }
     assert float_layers == LAYERS
-    program = quantize(exported, keep_in_float(Settings("xnnpack", scheme), **off), batches)
+    program = quantize(exported, keep_in_float(settings_of("xnnpack", scheme), **off), batches)
     assert _floats(program) == expected
     compiled = delegate.to_backend(program, "xnnpack")
     assert_runs(compiled, "xnnpack")
@@ -106,18 +107,17 @@ def test_exactly_these_layers_stay_in_floats(name: str, scheme: str) -> None:
 def test_names_of_float_nodes_where_others_vanish() -> None:
     """Fold a product of the weight, so that the nodes of the quantized program have other numbers."""
     exported = torch.export.export(Net().eval(), (torch.randn(4, 16),))
-    program = quantize(exported, Settings("xnnpack"), [(torch.randn(4, 16),) for _ in range(2)])
+    program = quantize(exported, settings_of("xnnpack"), [(torch.randn(4, 16),) for _ in range(2)])
     (product,) = (n for n in program.graph.nodes if str(n.target) == "aten.mul.Tensor")
     assert (product.name, float_node(product)) == ("mul", "mul_1")
 
 
-@pytest.mark.parametrize("settings", [Settings("xnnpack"), Quantization()], ids=["settings", "section"])
-def test_layers_in_float_win_over_other_rules(settings: Any) -> None:
+def test_layers_in_float_win_over_other_rules() -> None:
     rules = {"modules": {"a.b": "static_int8", "a.*": "dynamic_int8"}, "nodes": {"linear": "static_int8"}}
-    changed = keep_in_float(type(settings)(**{"backend": "xnnpack", **rules}), modules=["a.b"], nodes=["linear", "add"])
+    changed = keep_in_float(Quantization(**rules), modules=["a.b"], nodes=["linear", "add"])
     assert list(changed.modules.items()) == [("a.*", "dynamic_int8"), ("a.b", OFF)]
     assert changed.nodes == {"linear": OFF, "add": OFF}
-    assert keep_in_float(settings, modules=["a[0]"]).modules == {"a[[]0]": OFF}
+    assert keep_in_float(Quantization(), modules=["a[0]"]).modules == {"a[[]0]": OFF}
 
 
 class Convolutions(nn.Module):
@@ -161,7 +161,7 @@ def test_a_rule_for_what_would_be_fused(name: str, qat: bool) -> None:
         conv = (False, False)  # in training the norm stays
     torch.manual_seed(0)
     module, x = Convolutions().train(qat), torch.randn(2, 3, 8, 8)
-    prepared = prepare(torch.export.export(module, (x,)), Settings("xnnpack", **rules), qat=qat)
+    prepared = prepare(torch.export.export(module, (x,)), settings_of("xnnpack", **rules), qat=qat)
     for _ in range(3):
         prepared.module(torch.randn(2, 3, 8, 8))
     program = convert(prepared)
@@ -171,7 +171,7 @@ def test_a_rule_for_what_would_be_fused(name: str, qat: bool) -> None:
 def test_a_pattern_that_matches_no_node() -> None:
     exported = torch.export.export(Net().eval(), (torch.randn(4, 16),))
     with pytest.raises(ConfigError, match=r"'linear_12' matches nothing in the model \(quantization.nodes\).*linear_"):
-        quantize(exported, keep_in_float(Settings("xnnpack"), nodes=["linear_12"]), [torch.randn(4, 16)])
+        quantize(exported, keep_in_float(settings_of("xnnpack"), nodes=["linear_12"]), [torch.randn(4, 16)])
 
 
 class Head(nn.Module):

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.quantization import Settings, quantize
+from delegate.quantization import quantize
 from tests.support.functions import NamedFunction
 from tests.support.lowering import assert_runs, assert_same
+from tests.support.quantized import settings_of
 
 NAN, INF = math.nan, math.inf
 qd = torch.ops.quantized_decomposed
@@ -53,7 +54,7 @@ def test_kernels_do_what_eager_does(function, value):
 def test_a_known_range_bounds_large_values(value):
     x = torch.randn(2, 8)
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
-    static = quantize(torch.export.export(module, (x,)), Settings("xnnpack"), [torch.randn(2, 8) for _ in range(4)])
+    static = quantize(torch.export.export(module, (x,)), settings_of("xnnpack"), [torch.randn(2, 8) for _ in range(4)])
     program = delegate.to_backend(static, "xnnpack")
     assert_runs(program, "xnnpack")
     x[0, 1] = value
@@ -64,7 +65,7 @@ def test_a_known_range_bounds_large_values(value):
 def test_nan_and_infinity_make_a_chosen_range_nan(value):
     x = torch.randn(2, 8)
     exported = torch.export.export(nn.Sequential(nn.Linear(8, 4)).eval(), (x,))
-    dynamic = quantize(exported, Settings("xnnpack", "dynamic_int8"))
+    dynamic = quantize(exported, settings_of("xnnpack", "dynamic_int8"))
     program = delegate.to_backend(dynamic, [])
     x[0, 1] = value
     assert program(x).isnan().all()

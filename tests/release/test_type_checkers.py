@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 import delegate
-from delegate.quantization import Settings, quantize
+from delegate.quantization import Quantization, quantize
 
 x = torch.ones(2, 8)
 exported = delegate.export(torch.nn.Linear(8, 4), (x,))
-int8 = quantize(exported, Settings("xnnpack", "dynamic_int8"))
+int8 = quantize(exported, Quantization(backend="xnnpack", scheme="dynamic_int8"))
 program = delegate.to_backend(int8, ["xnnpack", "portable"], verify=delegate.Verify((x,), sqnr_db=20))
 reveal_type(program)  # CompiledProgram
 reveal_type(program.report.summary)  # str

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from delegate.compile import to_backend
-from delegate.edge.cached_attention import cached_attention, update_cache
+from delegate.edge.conversations import cached_attention, update_cache
 from delegate.errors import KernelError
 from delegate.kernels.cached_attention import OPERATOR, UPDATE
 from delegate.kernels.half_precision import from_bfloat16

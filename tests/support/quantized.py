@@ -1,10 +1,18 @@
-"""Assertions about quantized programs on XNNPACK, and the noise of quantization."""
+"""Settings of quantization, assertions about quantized programs on XNNPACK, and the noise of quantization."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 import delegate
+from delegate.config import Quantization
+
+
+def settings_of(backend: str, scheme: str | None = None, **rules: Any) -> Quantization:
+    """Return the settings of a quantization for a backend."""
+    return Quantization(backend=backend, scheme=scheme, **rules)
 
 
 def floats_within(program: delegate.CompiledProgram) -> list[str]:

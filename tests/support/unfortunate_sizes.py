@@ -14,11 +14,11 @@ from torch import nn
 
 import delegate
 from tests.support import zoo
-from tests.support.quantized import sqnr
+from tests.support.quantized import settings_of, sqnr
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")
 with zoo.libraries():
-    from delegate.quantization import Settings, quantize, schemes
+    from delegate.quantization import quantize, schemes
 
 LEAST = {"int4": 12.0, "": 25.0}  # dB, by a part of the scheme's name
 
@@ -122,7 +122,7 @@ def check_defaults(backend: str, scheme: str, name: str, portable: Collection[st
         module = model.build().eval()
         batches = [model.batch(generator) for _ in range(4)]
         exported = torch.export.export(module, batches[0], dynamic_shapes=model.dynamic)
-        program = delegate.to_backend(quantize(exported, Settings(backend, scheme), batches), backend)
+        program = delegate.to_backend(quantize(exported, settings_of(backend, scheme), batches), backend)
     assert bool(program.report.partitions) == (name not in {*portable, "no outputs", "no rows"})
     (x,) = batches[0]
     for count in (0, 1, len(x)) if model.dynamic else (len(x),):

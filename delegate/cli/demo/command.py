@@ -323,11 +323,11 @@ class _Demo:
         )
 
     def _quantize_row(self, backend: str, scheme: str) -> ExportedProgram:
-        from delegate.quantization import Settings, quantize
+        from delegate.quantization import Quantization, quantize
 
-        return (
-            self._exported if scheme == "float" else quantize(self._exported, Settings(backend, scheme), self._batches)
-        )
+        if scheme == "float":
+            return self._exported
+        return quantize(self._exported, Quantization(backend=backend, scheme=scheme), self._batches)
 
     def file(self, backend: str, scheme: str) -> Path:
         """Return the path of a program file."""

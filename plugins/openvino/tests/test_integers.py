@@ -14,10 +14,10 @@ from delegate_openvino.schemes import INTEGERS
 from torch import nn
 
 import delegate
-from delegate.quantization import Settings, quantize
+from delegate.quantization import quantize
 from tests.support.lowering import assert_runs, assert_same
 from tests.support.qdq import Coded, Parameters, Weights, fitted
-from tests.support.quantized import floats_within, sqnr
+from tests.support.quantized import floats_within, settings_of, sqnr
 
 IMAGES, ROWS = (2, 8, 9, 9), (3, 64)
 
@@ -112,7 +112,7 @@ def test_a_network_in_integers(dynamic: bool, tmp_path: Path) -> None:
     module, x = Small().eval(), torch.randn(2, 3, 32, 32)
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},) if dynamic else None
     exported = torch.export.export(module, (x,), dynamic_shapes=shapes)
-    quantized = quantize(exported, Settings("openvino", "static_int8"), [(torch.randn(2, 3, 32, 32),)] * 4)
+    quantized = quantize(exported, settings_of("openvino", "static_int8"), [(torch.randn(2, 3, 32, 32),)] * 4)
     program = delegate.to_backend(quantized, "openvino")
     assert_runs(program, "openvino")
     assert len(program.report.partitions) == 1
@@ -160,7 +160,7 @@ def test_concatenations_in_integers(name: str) -> None:
     """Negative integers of a concatenation would count as 0 in the convolution after it: 4 dB."""
     torch.manual_seed(0)
     module, batches = Joined(*JOINS[name]).eval(), [(torch.randn(1, 3, 8, 8),) for _ in range(3)]
-    program = quantize(torch.export.export(module, batches[0]), Settings("xnnpack", "static_int8"), batches)
+    program = quantize(torch.export.export(module, batches[0]), settings_of("xnnpack", "static_int8"), batches)
     lowered = delegate.to_backend(program, "openvino")
     assert_runs(lowered, "openvino")
     assert floats_within(lowered) == []

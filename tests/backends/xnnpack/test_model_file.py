@@ -11,8 +11,9 @@ import delegate
 from delegate.backends.xnnpack.runtime import delegate as runtime
 from delegate.backends.xnnpack.runtime import interpreted, litert, sharing
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile
-from delegate.quantization import Settings, quantize
+from delegate.quantization import quantize
 from tests.support.lowering import assert_runs, assert_same, backend_delegates
+from tests.support.quantized import settings_of
 
 PAGE = 4096
 
@@ -76,7 +77,7 @@ def saved(name, dynamic, path):
     program = torch.export.export(module.eval(), (torch.randn(shape),), dynamic_shapes=dims)
     if scheme:
         data = [torch.randn(shape) for _ in range(2)] if scheme == "static_int8" else None
-        program = quantize(program, Settings("xnnpack", scheme), data)
+        program = quantize(program, settings_of("xnnpack", scheme), data)
     compiled = delegate.to_backend(program, "xnnpack")
     assert_runs(compiled, "xnnpack")
     compiled.save(path)

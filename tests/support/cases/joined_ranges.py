@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import delegate
 from delegate.quantization.flow import quantize
-from delegate.quantization.settings import Settings
 from delegate.testing import assert_same
+from tests.support.quantized import settings_of
 
 Join = Callable[[Tensor, Tensor], Tensor]
 CASES: Mapping[str, Join] = {
@@ -54,7 +54,7 @@ def quantized(
     exported = torch.export.export(model, (torch.rand(2, 3, 8, 8),))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        program = quantize(exported, Settings(backend, "static_int8"), [(torch.rand(2, 3, 8, 8),) for _ in range(4)])
+        program = quantize(exported, settings_of(backend, "static_int8"), [(torch.rand(2, 3, 8, 8),) for _ in range(4)])
     return model, program, [str(w.message) for w in caught if "too small for a scale" in str(w.message)]
 
 

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from delegate.edge.cached_attention import cached_attention, update_cache
-from delegate.edge.low_rank import low_rank_product
+from delegate.edge.conversations import cached_attention, low_rank_product, update_cache
 from delegate.errors import ConfigError
 from delegate_llm.aot.hugging_face import transformers
 from delegate_llm.runtime.adapter import FIRST, RANKS, SECOND

@@ -21,7 +21,8 @@ from tests.support.lowering import assert_same, compiled, relative_error, steps_
 
 pytest.importorskip("torchao", reason="torchao quantizes the programs of these tests")
 with zoo.libraries():
-    from delegate.quantization import Settings, quantize
+    from delegate.quantization import quantize
+from tests.support.quantized import settings_of
 from tests.support.quantizing import last_step, quantized
 
 aten = torch.ops.aten
@@ -181,7 +182,7 @@ def test_the_dsp_rounds_to_the_next_integer_but_for_what_lies_half_way():
     require("dsp")
     torch.manual_seed(0)
     batches = samples(1, 16, 28, 28)
-    steps = _steps(quantize(torch.export.export(Gated().eval(), batches[0]), Settings("dsp"), batches), batches[0])
+    steps = _steps(quantize(torch.export.export(Gated().eval(), batches[0]), settings_of("dsp"), batches), batches[0])
     assert len(steps.off) == 14
     for name, off in steps.off.items():
         assert off.max() <= 1, name
@@ -254,7 +255,7 @@ def test_what_the_quantizer_makes_is_one_partition(build, scheme):
     module = build().eval()
     batches = {Block: samples(1, 8, 32), Residual: samples(1, 16, 14, 14)}[build]
     floats = torch.export.export(module, batches[0])
-    exported = quantization.quantize(floats, quantization.Settings("dsp", scheme), batches)
+    exported = quantization.quantize(floats, settings_of("dsp", scheme), batches)
     program = delegate.to_backend(exported, "dsp", verify=delegate.Verify(batches[:2], reference=floats))
     assert {n.backend for n in program.report.nodes} == {"dsp"}
     assert len(program.report.partitions) == 1

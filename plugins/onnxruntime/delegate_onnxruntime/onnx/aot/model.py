@@ -25,7 +25,7 @@ from torch.fx import Node
 from delegate.backend.aot import RegionFailed
 from delegate.backend.lowering import LoweringTable
 from delegate.backend.region import SIZE_DECIDED
-from delegate.common.user_warnings import only_errors
+from delegate.common.user_warnings import limit_logs
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import OpOverload, count_composites, decomposition_table, onnx_exporter_parts
 from delegate.errors import BackendUnavailable
@@ -110,7 +110,7 @@ def require_graph(model: OnnxModel) -> None:
 
 def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     """Return the exporter's model in onnx_ir; suppress its warnings and log lines, which are for its own developers."""
-    quiet = only_errors("torch.onnx", "onnx_ir")
+    quiet = limit_logs("torch.onnx", "onnx_ir")
     try:
         with quiet, warnings.catch_warnings(), _tables_read_once(), _only_exact_rules(), _no_transposed_weights():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Attention over a cache of keys and values, and writes to it: preserved operators that use the cache without a copy.
+"""Preserved operators for conversations: they read and write caches and matrices of each conversation in place.
 
 Authors of models call `delegate.cached_attention` in `forward`, after the writes of new keys to the cache.
 """
@@ -6,6 +6,7 @@ Authors of models call `delegate.cached_attention` in `forward`, after the write
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import ParamSpec
 
@@ -130,3 +131,31 @@ def update_cache(entries: Tensor, new: Tensor, positions: Tensor, rows: Tensor) 
 def _make_updated_type(entries: Tensor, new: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
     """Return an empty result of the right shape and dtype."""
     return torch.empty_like(entries)
+
+
+@torch.library.custom_op("delegate::low_rank_product", mutates_args=())
+def low_rank_product(x: Tensor, first: Tensor, second: Tensor, ranks: Tensor, rows: Tensor) -> Tensor:
+    """Multiply each token with the two matrices of its conversation, as LoRA adapters do.
+
+    The kernel reads the matrices in place, where core ATen would copy the matrices of each token.
+
+    Args:
+        x: (tokens, ..., inputs).
+        first: (conversations, most, inputs): the matrix from the inputs to the rank of each conversation.
+        second: (conversations, most, outputs): the matrix from that rank to the outputs.
+        ranks: int64 (conversations), from 0 to `most`: rows after a rank are never read, where rank 0 gives zeros.
+        rows: int64 (tokens): the conversation of each token.
+
+    Returns:
+        (tokens, ..., outputs).
+    """
+    unread = (torch.arange(first.shape[1], device=x.device) >= ranks[rows, None])[..., None]
+    down, up = (matrix[rows].masked_fill(unread, 0) for matrix in (first, second))
+    result = x.reshape(len(x), math.prod(x.shape[1:-1]), x.shape[-1]) @ down.mT @ up
+    return result.reshape(*x.shape[:-1], second.shape[-1])
+
+
+@low_rank_product.register_fake
+def _make_product_type(x: Tensor, first: Tensor, second: Tensor, ranks: Tensor, rows: Tensor) -> Tensor:
+    """Return an empty result of the right shape and dtype."""
+    return x.new_empty((*x.shape[:-1], second.shape[-1]))
