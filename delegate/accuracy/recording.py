@@ -24,7 +24,7 @@ from delegate.program.model import DelegateCall, Instruction, KernelCall, Method
 from delegate.report.rows import Accuracy
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
-from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
+from delegate.runtime.watch import Shapes, Watch, WrappedStep
 
 T = TypeVar("T")
 Tensors = tuple[torch.Tensor, ...]
@@ -124,8 +124,8 @@ class NotFiniteCall(Generic[E]):
     is_own: bool
 
 
-class RunRecorder(StepWatch, Generic[E]):
-    """A recorder of a program's instructions; a `Watch` of the runtime.
+class RunRecorder(Watch, Generic[E]):
+    """A recorder of a program's instructions.
 
     Args:
         delegates: the partitions by name.

@@ -28,7 +28,7 @@ from delegate.edge.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND, OpOverl
 from delegate.errors import DelegateError
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
-from delegate.runtime.blob_format import BlobFormat
+from delegate.runtime.backend import BlobFormat
 from delegate.runtime.recording import SIZES, Functions, Recording, resolve, to_argument
 from delegate.verdict import Verdict
 

@@ -22,8 +22,8 @@ from delegate.kernels.half_precision import from_bfloat16
 from delegate.program import file
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref
+from delegate.runtime.arguments import leaves
 from delegate.runtime.loaded import LoadedProgram
-from delegate.runtime.random_inputs import leaves
 
 _RUNS = 10  # timed runs of each program, in turn
 

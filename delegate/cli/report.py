@@ -21,8 +21,8 @@ from delegate.program import file
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
 from delegate.report.diagnosis import Diagnosis
+from delegate.runtime.arguments import leaves, random_inputs
 from delegate.runtime.profile import Profile
-from delegate.runtime.random_inputs import leaves, random_inputs
 
 
 def report(

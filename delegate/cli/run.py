@@ -31,10 +31,9 @@ from delegate.errors import BackendFailed, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref
-from delegate.runtime.arguments import leaf_names
+from delegate.runtime.arguments import leaf_names, leaves, random_inputs
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
-from delegate.runtime.random_inputs import leaves, random_inputs
 
 _NOT_FINITE = {"nan": "NaN", "infinite": "infinite"}  # key of the JSON -> word of the table
 

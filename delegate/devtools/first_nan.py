@@ -15,7 +15,7 @@ from delegate.program.model import DelegateCall, Instruction, KernelCall, Method
 from delegate.runtime.backend import DeviceTensor
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.steps import DelegateStep, KernelStep, Step
-from delegate.runtime.watch import Shapes, StepWatch, WrappedStep
+from delegate.runtime.watch import Shapes, Watch, WrappedStep
 
 
 def first_nan(program: LoadedProgram, method: str, leaves: Sequence[Any]) -> str:
@@ -36,8 +36,8 @@ def first_nan(program: LoadedProgram, method: str, leaves: Sequence[Any]) -> str
     return watch.found
 
 
-class _FirstNan(StepWatch):
-    """An observer of instructions that notes the first one whose results have NaN; a `Watch`."""
+class _FirstNan(Watch):
+    """An observer of instructions that notes the first one whose results have NaN."""
 
     def __init__(self) -> None:
         self.found = ""

@@ -23,8 +23,7 @@ from delegate.emit.method import emit_method
 from delegate.emit.tables import SharedTables
 from delegate.errors import LoweringError
 from delegate.kernels.selection import Kernels
-from delegate.memory.size_bounds import plan_at_bounds
-from delegate.memory.storage import assign_storage
+from delegate.memory.storage import assign_storage, plan_at_bounds
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.program.model import MethodDefinition, Program
 from delegate.program.stages import depends_on_data

@@ -1,11 +1,16 @@
-"""How many cores this process may use: its affinity mask, and the quotas of its control groups (cgroup v1 and v2)."""
+"""How many cores this process may use: its affinity mask, and the quotas of its control groups (cgroup v1 and v2).
+
+Also work in another thread, because importing `concurrent.futures`, and `logging` with it, would slow down loading.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Generic, TypeVar
 
 # The kind of a mounted hierarchy -> its files with a quota of CPU time and its period, in microseconds.
 # https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html
@@ -82,3 +87,34 @@ def _quota(kind: str, folder: str) -> float:
         except OSError:  # the root has none
             return math.inf
     return math.inf if texts[0] in _UNLIMITED else int(texts[0]) / int(texts[1])
+
+
+T = TypeVar("T")
+
+
+class BackgroundCall(Generic[T]):
+    """A call that starts immediately in another thread.
+
+    >>> BackgroundCall(lambda: 6 * 7).result()
+    42
+    """
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="delegate-task", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._function())
+        except BaseException as error:  # raised again in `result`
+            self._error = error
+
+    def result(self) -> T:
+        """Wait for the end of the call; return its result, or raise its error."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._results[0]

@@ -16,8 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from delegate.errors import ProgramError
-from delegate.program.cores import cores
-from delegate.program.task import BackgroundCall
+from delegate.program.cores import BackgroundCall, cores
 
 ALIGNMENT = 64  # bytes: a cache line, and the preferred alignment of vendor libraries
 

@@ -1,8 +1,8 @@
 """The memory of an execution plan: arenas, the arrays of values in them, and the slots that are filled in every call.
 
-Values in the arena, in constants or in states have fixed arrays. Values in the caller's arrays (INPUT), in new result
-arrays (OUTPUT), and views of these differ between calls. A list entry that holds such a value is a slot, which a call
-fills the slots before it runs.
+The plans of a context share its `Resources`. Values in the arena, in constants or in states have fixed arrays. Values
+in the caller's arrays (INPUT), in new result arrays (OUTPUT), and views of these differ between calls. A list entry
+that holds such a value is a slot, which a call fills before it runs.
 """
 
 from __future__ import annotations
@@ -10,17 +10,64 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from delegate.kernels.selection import Kernels
 from delegate.memory.storage import assign_storage, concrete, is_planned, owner
 from delegate.program.expr import Number, evaluate
 from delegate.program.instructions import walk
 from delegate.program.model import Arg, DelegateCall, DelegateSpec, MethodDefinition, Program, Ref, Storage, StorageKind
 from delegate.program.raw import nbytes, shadow
-from delegate.runtime.backend import Array, DeviceMemory, DeviceTensor, TensorType
-from delegate.runtime.resources import Resources
+from delegate.runtime.backend import Array, Delegate, DeviceMemory, DeviceTensor, TensorType
+from delegate.runtime.lifecycle import CallLock
+from delegate.runtime.platform import Platform
+
+if TYPE_CHECKING:
+    from delegate.runtime.devices import Space
+    from delegate.runtime.lazy_constants import LazyConstantTable
+    from delegate.runtime.watch import Watch
+
+
+class Resources(NamedTuple):
+    """The resources of one context. All contexts of a program share all but states, lock, watch and profiled delegates.
+
+    Args:
+        program: The program that is bound.
+        constants: an array per constant.
+        delegates: a delegate per partition.
+        delegate_locks: held while a delegate runs; None for a thread-safe delegate.
+        kernels: source of kernels.
+        platform: allocates memory.
+        states: an array per state.
+        lazy_constants: values that methods compute from constants alone.
+        lock: held during a call.
+        watch: observes the instructions; None without a listener.
+        profiled: number of a delegate -> the delegate and lock in its place, which report the library's operators.
+        spaces: memory of devices, as `Program.spaces`.
+        portable_shares: method -> the share of portable kernels in its time, by the last profile of it that has ended.
+    """
+
+    program: Program
+    constants: tuple[Array, ...]
+    delegates: tuple[Delegate, ...]
+    delegate_locks: tuple[CallLock | None, ...]
+    kernels: Kernels
+    platform: Platform
+    states: tuple[Array, ...]
+    lazy_constants: LazyConstantTable
+    lock: CallLock
+    portable_shares: dict[str, float]
+    watch: Watch | None = None
+    profiled: Mapping[int, tuple[Delegate, CallLock | None]] = MappingProxyType({})
+    spaces: tuple[Space, ...] = ()
+
+    def delegate(self, number: int) -> tuple[Delegate, CallLock | None]:
+        """Return the delegate of a partition, and its lock."""
+        return self.profiled.get(number) or (self.delegates[number], self.delegate_locks[number])
+
 
 Arena = Array | dict[int, DeviceMemory]  # bytes of the host, or blocks of a device by offset
 Slot = tuple[list[Any], int]  # a list, and the index of the entry that a call fills

@@ -1,9 +1,20 @@
-"""The interface of a backend's runtime part, which turns a blob into an executable delegate."""
+"""The interface of a backend's runtime part, which turns a blob into an executable delegate.
+
+It can build on a header for its blobs, delegates that compile for each shape, and the default floating-point
+environment.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import struct
+import sys
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,7 +22,58 @@ import numpy as np
 
 from delegate.errors import BackendFailed, DelegateError, DeviceLost
 from delegate.plugins import AUTHOR, one_line
-from delegate.runtime.blob_format import BlobFormat
+
+_HEADER = struct.Struct("<4s32sIIQ")  # magic, name, version, checksum and bytes of the content
+_MAGIC = b"DLGB"
+_ALIGNED = 64  # bytes of the header with its padding, so that the content is aligned like the blob
+_AGAIN = "lower the model again"
+
+
+@dataclass(frozen=True)
+class BlobFormat:
+    """The format of a backend's blobs: a header of 64 bytes, then content in the backend's own format.
+
+    The runtime part names it as `BackendRuntime.blob_format`, so that `delegate check-backend` makes blobs of other
+    versions itself.
+
+    Args:
+        name: the name of the backend, at most 32 ASCII characters.
+        version: the version of the content, which is increased when `init` of an earlier package could not read the
+            content.
+    """
+
+    name: str
+    version: int
+
+    def pack(self, content: bytes | memoryview) -> bytes:
+        """Return the blob of a content."""
+        name, checksum = self.name.encode("ascii"), zlib.crc32(content)
+        header = _HEADER.pack(_MAGIC, name, self.version, checksum, memoryview(content).nbytes)
+        return b"".join((header.ljust(_ALIGNED, b"\0"), content))
+
+    def unpack(self, blob: memoryview) -> memoryview:
+        """Return the content of a blob, without a copy.
+
+        Raises:
+            BackendFailed: the blob is of another backend or version, or it is damaged.
+        """
+        if blob.nbytes < _ALIGNED or blob[: len(_MAGIC)] != _MAGIC:
+            raise BackendFailed(f"it is no blob of {self.name}", remedy=_AGAIN)
+        _, name, version, checksum, size = _HEADER.unpack_from(blob)
+        if name.rstrip(b"\0") != self.name.encode("ascii"):
+            raise BackendFailed(f"the blob is of another backend than {self.name}", remedy=_AGAIN)
+        if version != self.version:
+            raise BackendFailed(f"the blob is of version {version}, not {self.version}", remedy=_AGAIN)
+        content = blob[_ALIGNED:]
+        if content.nbytes != size or zlib.crc32(content) != checksum:
+            raise BackendFailed("the blob is damaged", remedy=_AGAIN)
+        return content
+
+    def with_version(self, blob: bytes, version: int) -> bytes:
+        """Return a copy of a blob that states another version, for tests."""
+        magic, name, _, checksum, size = _HEADER.unpack_from(blob)
+        return _HEADER.pack(magic, name, version, checksum, size) + blob[_HEADER.size :]
+
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -213,3 +275,72 @@ class BackendRuntime(ABC):
             BackendFailed: the device has no such memory left, or is lost.
         """
         return None
+
+
+Shapes = tuple[tuple[int, ...], ...]
+Run = Callable[[Sequence[Any], Sequence[Any]], object]
+
+
+class PerShapeDelegate(Delegate):
+    """A delegate whose library compiles for concrete shapes, such as a JIT compiler.
+
+    `prepare` gets the shapes once per combination, before calls with them, so `compile` runs there, not in a call.
+
+    Attributes:
+        most_shapes: the number of cached combinations, of which the least recently compiled one is evicted first.
+    """
+
+    most_shapes: ClassVar[int] = 64
+
+    def __init__(self) -> None:
+        self._compiled: OrderedDict[Shapes, Run] = OrderedDict()
+
+    @abstractmethod
+    def compile(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Run:
+        """Compile for shapes; return a function like `execute` for arrays of these shapes.
+
+        Raises:
+            BackendFailed: the blob has other inputs or outputs, or the library fails.
+        """
+
+    def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
+        self._put(inputs, outputs)
+
+    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        run = self._compiled.get(tuple([x.shape for x in inputs]))
+        if run is None:  # evicted by later combinations
+            run = self._put(*([TensorType(x.shape, x.dtype) for x in tensors] for tensors in (inputs, outputs)))
+        run(inputs, outputs)
+
+    def close(self) -> None:
+        self._compiled.clear()
+
+    def _put(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Run:
+        run = self._compiled[tuple([x.shape for x in inputs])] = self.compile(inputs, outputs)
+        if len(self._compiled) > self.most_shapes:
+            self._compiled.popitem(last=False)
+        return run
+
+
+_DEFAULT = ctypes.c_void_p(-1)  # FE_DFL_ENV of glibc and musl: rounds to nearest, keeps subnormal numbers
+_SIZE = 256  # bytes, more than fenv_t of any processor
+_C = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@contextlib.contextmanager
+def default_float_environment() -> Iterator[None]:
+    """Run a block in C's default environment, and restore the caller's afterwards. Other systems than Linux: no change.
+
+    A library that opens a model in the block gives it the default, also in the threads that it starts. So results do
+    not depend on `torch.set_flush_denormal` at that moment, and the library cannot change the caller's environment.
+    """
+    if _C is None:
+        yield
+        return
+    saved = ctypes.create_string_buffer(_SIZE)
+    _C.fegetenv(saved)
+    _C.fesetenv(_DEFAULT)
+    try:
+        yield
+    finally:
+        _C.fesetenv(saved)

@@ -19,9 +19,9 @@ from delegate.program import model
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Op
 from delegate.program.model import Ref, Symbol
+from delegate.runtime.arguments import leaves, random_inputs
 from delegate.runtime.backend import Array
 from delegate.runtime.method import Method
-from delegate.runtime.random_inputs import leaves, random_inputs
 
 _TOLERANCE = 0.01  # of the largest result: kernels for other sizes round differently
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delegate.common.interrupts import interruptible, raise_handler_error
-from delegate.devtools.listeners import emit
+from delegate.devtools.listeners import Subscription, emit
 from delegate.errors import BackendFailed, DelegateError
 from delegate.plugins import AUTHOR, one_line
 from delegate.program.instructions import walk
@@ -22,7 +22,7 @@ from delegate.runtime.backend import (
     ReportOperator,
     TensorType,
 )
-from delegate.runtime.call_lock import CallLock
+from delegate.runtime.lifecycle import CallLock
 from delegate.runtime.steps import failed
 
 if TYPE_CHECKING:
@@ -279,3 +279,62 @@ def _other_layout(view: Array, array: Array) -> BackendFailed:
     what = next(what for what in ("shape", "dtype", "strides") if getattr(view, what) != getattr(array, what))
     before, after = (list(v) if isinstance(v, tuple) else v for v in (getattr(array, what), getattr(view, what)))
     return BackendFailed(f"its execute() changed the {what} of an output from {before} to {after}", remedy=AUTHOR)
+
+
+class ProfiledDelegates:
+    """The delegates of a program whose library reports its operators, opened again.
+
+    Args:
+        specs: The specs of all delegates of the program.
+        delegates: The program's delegates.
+        subscriptions: Subscriptions of the listeners that receive the operators.
+
+    Attributes:
+        delegates: number of a delegate -> the delegate and lock in its place.
+
+    Raises:
+        BackendFailed: a delegate could not be opened again.
+    """
+
+    def __init__(
+        self, specs: Sequence[DelegateSpec], delegates: Sequence[Delegate], subscriptions: Sequence[Subscription]
+    ) -> None:
+        self._specs: list[DelegateSpec] = []
+        self._opened: list[Delegate] = []
+        self.delegates: dict[int, tuple[Delegate, CallLock | None]] = {}
+        try:
+            for number, (spec, delegate) in enumerate(zip(specs, delegates, strict=True)):
+                own = _open(spec, delegate, subscriptions)
+                if own is not None:
+                    self._specs.append(spec)
+                    self._opened.append(own)
+                    self.delegates[number] = own, lock_of(spec, own)
+        except BaseException:
+            with suppress(BackendFailed):  # report the error that stopped the opening
+                self.close()
+            raise
+
+    def close(self) -> None:
+        """Close them, which may report further operators; raise BackendFailed if one could not be closed."""
+        close_delegates(self._specs, self._opened)
+
+
+def _open(spec: DelegateSpec, delegate: Delegate, subscriptions: Sequence[Subscription]) -> Delegate | None:
+    try:
+        own = delegate.profiled(_reporter(spec, subscriptions))
+        if own is not None and not isinstance(own, Delegate):
+            raise BackendFailed(f"its profiled() returned a {type(own).__name__}, not a Delegate", remedy=AUTHOR)
+    except (Exception, SystemExit) as error:  # a plugin may raise anything
+        raise failed(spec, error) from error
+    return own
+
+
+def _reporter(spec: DelegateSpec, subscriptions: Sequence[Subscription]) -> ReportOperator:
+    from delegate.devtools.events import OperatorRun
+
+    def report(name: str, what: str, start: int, duration: int) -> None:
+        event = OperatorRun(spec.backend, spec.name, name, what, start, duration)
+        for subscription in subscriptions:
+            subscription(event)
+
+    return report

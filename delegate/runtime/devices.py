@@ -17,7 +17,7 @@ from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, MemorySpace, MethodDefinition, Program, StorageKind
 from delegate.program.segments import align
 from delegate.runtime.backend import BackendRuntime, DeviceMemory, DeviceTensor
-from delegate.runtime.call_lock import hold
+from delegate.runtime.lifecycle import hold
 from delegate.runtime.steps import DelegateStep, failed
 
 

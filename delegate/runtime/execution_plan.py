@@ -26,10 +26,9 @@ from delegate.program.model import (
     Ref,
     StorageKind,
 )
-from delegate.runtime.arrays import Arena, Arrays, Slot
+from delegate.runtime.arrays import Arena, Arrays, Resources, Slot
 from delegate.runtime.backend import Array, DeviceTensor
 from delegate.runtime.platform import no_memory
-from delegate.runtime.resources import Resources
 from delegate.runtime.steps import CompactStep, DelegateStep, SingleDelegateFastPath, Step, kernel_step, run_steps
 
 if TYPE_CHECKING:

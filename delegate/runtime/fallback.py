@@ -16,10 +16,10 @@ from delegate.common.interrupts import raise_handler_error
 from delegate.common.user_warnings import warn_user
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
+from delegate.runtime.arrays import Resources
 from delegate.runtime.backend import Delegate, DeviceTensor, ReportOperator, TensorType
-from delegate.runtime.call_lock import CallLock, is_reentry
+from delegate.runtime.lifecycle import CallLock, is_reentry
 from delegate.runtime.method import Method
-from delegate.runtime.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from delegate.program.raw import array_over
 from delegate.program.segments import align
 from delegate.registry import Registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
-from delegate.runtime.call_lock import CallLock
 from delegate.runtime.delegates import open_blob
+from delegate.runtime.lifecycle import CallLock
 
 _CLOSE_LIMIT = 5.0  # seconds to close a delegate, where a library may hang too
 _SUSPECT = "the blob may be damaged or malicious, or the library has a bug"

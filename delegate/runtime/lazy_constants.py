@@ -19,7 +19,7 @@ from delegate.program.instructions import reads, refs, walk
 from delegate.program.model import Arg, Instruction, KernelCall, MethodDefinition, Program, Storage, StorageKind
 from delegate.program.raw import nbytes
 from delegate.runtime.backend import Array
-from delegate.runtime.call_lock import CallLock
+from delegate.runtime.lifecycle import CallLock
 from delegate.runtime.steps import Step, run_steps
 
 _GROWTH = 16  # times the bytes of the program's constants may be stored: int4 weights in float64

@@ -15,16 +15,16 @@ from delegate.program.expr import SymbolValues
 from delegate.program.instructions import written_inputs
 from delegate.program.model import Input, Ref, Tree
 from delegate.runtime.arguments import leaves_of, unflatten
+from delegate.runtime.arrays import Resources
 from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import InputChecker, copy_back, writable_inputs
 from delegate.runtime.lifecycle import CLOSED, FORKED, NotPicklable, Rejecting
 from delegate.runtime.platform import DEFAULT
-from delegate.runtime.resources import Resources
 from delegate.runtime.translate_errors import translate_binding_errors, translate_input_errors, translate_run_errors
 
 if TYPE_CHECKING:
-    from delegate.runtime.call_lock import CallLock
+    from delegate.runtime.lifecycle import CallLock
     from delegate.runtime.watch import Executor, Watch
 
 

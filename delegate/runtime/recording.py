@@ -18,8 +18,7 @@ from delegate.common.field_checks import fault
 from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
 from delegate.program.raw import array_over
-from delegate.runtime.backend import Array, BackendRuntime, Delegate, TensorType
-from delegate.runtime.blob_format import BlobFormat
+from delegate.runtime.backend import Array, BackendRuntime, BlobFormat, Delegate, TensorType
 
 Functions = Mapping[str, Callable[..., Any]]
 

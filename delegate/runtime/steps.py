@@ -13,8 +13,7 @@ from delegate.errors import BackendError, BackendFailed, DelegateError, KernelEr
 from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
 from delegate.runtime.backend import Array, Delegate, TensorType
-from delegate.runtime.call_lock import CallLock, hold
-from delegate.runtime.lifecycle import Rejecting
+from delegate.runtime.lifecycle import CallLock, Rejecting, hold
 from delegate.runtime.platform import no_memory
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ import numpy as np
 
 from delegate.backend.info import Availability, BackendInfo
 from delegate.registry import default_registry
-from delegate.runtime.backend import Array, Delegate, TensorType
-from delegate.runtime.blob_format import BlobFormat
-from delegate.runtime.per_shape import PerShapeDelegate, Run
+from delegate.runtime.backend import Array, BlobFormat, Delegate, PerShapeDelegate, Run, TensorType
 from delegate.runtime.recording import Recording, RecordingRuntime
 
 # Shapes and dtypes are explicit in Prims, so each of them is one function.

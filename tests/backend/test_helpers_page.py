@@ -11,7 +11,7 @@ import torch
 from torch.export import Dim
 
 from delegate.backend.region import Region
-from delegate.runtime.blob_format import BlobFormat
+from delegate.runtime.backend import BlobFormat
 from tests.support.functions import Function
 from tests.support.planning import edge, planned, regions, without
 

@@ -15,9 +15,7 @@ import delegate
 from delegate.backend.lowering import Lowering, LoweringTable, anything
 from delegate.backend.tracing import Recorded, Recorder, TracingBackend
 from delegate.edge.node import op_name
-from delegate.runtime.backend import Array, Delegate, TensorType
-from delegate.runtime.blob_format import BlobFormat
-from delegate.runtime.per_shape import PerShapeDelegate, Run
+from delegate.runtime.backend import Array, BlobFormat, Delegate, PerShapeDelegate, Run, TensorType
 from delegate.runtime.recording import Recording, RecordingRuntime
 from delegate.testing import assert_same
 from tests.support.functions import Function

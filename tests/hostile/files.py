@@ -29,9 +29,9 @@ from delegate.program.expr import evaluate
 from delegate.program.model import MethodDefinition, Program
 from delegate.program.text import program_lines
 from delegate.registry import Registry
+from delegate.runtime.arguments import leaves, random_inputs
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform, allocate
-from delegate.runtime.random_inputs import leaves, random_inputs
 from tests.hostile.mutator import forged
 from tests.support.children import Finding, Slow, run_cases
 

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from delegate.errors import BackendFailed
-from delegate.runtime.backend import TensorType
-from delegate.runtime.blob_format import BlobFormat
-from delegate.runtime.per_shape import PerShapeDelegate, Run
+from delegate.runtime.backend import BlobFormat, PerShapeDelegate, Run, TensorType
 from delegate.runtime.recording import Recording
 from delegate.testing import assert_same
 

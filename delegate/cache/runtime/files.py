@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from delegate.cache.runtime.folder import BoundedFolder
-from delegate.program.cores import cores
-from delegate.program.task import BackgroundCall
+from delegate.program.cores import BackgroundCall, cores
 
 _CHUNK = 1 << 20  # bytes, hashed at a time
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.runtime.backend import Array, Delegate, TensorType
-from delegate.runtime.blob_format import BlobFormat
-from delegate.runtime.per_shape import PerShapeDelegate, Run
+from delegate.runtime.backend import Array, BlobFormat, Delegate, PerShapeDelegate, Run, TensorType
 from delegate.runtime.recording import Recording, RecordingRuntime
 
 FORMAT = BlobFormat("acme", version=1)

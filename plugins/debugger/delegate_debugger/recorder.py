@@ -45,7 +45,7 @@ from delegate.program.model import (
     Ref,
     StructuredCall,
 )
-from delegate.runtime.call_lock import hold
+from delegate.runtime.lifecycle import hold
 from delegate.runtime.steps import DelegateStep, KernelStep
 
 

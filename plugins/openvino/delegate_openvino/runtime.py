@@ -12,8 +12,14 @@ import openvino
 
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.raw import writable_view
-from delegate.runtime.backend import Array, BackendRuntime, Delegate, ReportOperator, TensorType
-from delegate.runtime.float_environment import default_float_environment
+from delegate.runtime.backend import (
+    Array,
+    BackendRuntime,
+    Delegate,
+    ReportOperator,
+    TensorType,
+    default_float_environment,
+)
 from delegate_openvino.settings import compile_model, settings
 from delegate_openvino.shared_weights import part_uses
 from delegate_openvino.weights import fill_holes, with_holes

@@ -11,7 +11,7 @@ import openvino
 from openvino import opset13 as opset
 
 from delegate.program.cores import library_threads
-from delegate.runtime.float_environment import default_float_environment
+from delegate.runtime.backend import default_float_environment
 
 GROUPS = (16, 32, 64, 128)  # numbers of activations that share a range, chosen at run time
 _HALF = ("f16", "bf16")

@@ -16,10 +16,9 @@ from delegate.backends.xnnpack.runtime.verifier import Graph, verify
 from delegate.backends.xnnpack.runtime.weights import Piece, assemble, pieces, split_at_constants
 from delegate.errors import BackendFailed
 from delegate.kernels.half_precision import from_bfloat16, from_float16, to_bfloat16
-from delegate.program.cores import cores
+from delegate.program.cores import BackgroundCall, cores
 from delegate.program.dtypes import DType
 from delegate.program.source import release_pages
-from delegate.program.task import BackgroundCall
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, ReportOperator, TensorType
 
 LARGE = 1 << 24  # bytes of a partition's constants from which a separate file and sharing pay off

@@ -14,11 +14,10 @@ from delegate.errors import ConfigError, ExecutionError, did_you_mean
 from delegate.program.bounds import ExpressionBounds
 from delegate.program.expr import Expr
 from delegate.program.model import Ref
-from delegate.runtime.arguments import leaf_names
+from delegate.runtime.arguments import free_inputs, leaf_names
 from delegate.runtime.backend import Array
 from delegate.runtime.batching import batch_symbol, batching_of
 from delegate.runtime.loaded import LoadedProgram
-from delegate.runtime.random_inputs import free_inputs
 from delegate_ray.runtime.columns import ANY, Cell, Rows, read, read_joined
 from delegate_ray.runtime.parts import Limits
 

@@ -17,7 +17,7 @@ from delegate.backend.inexact import Nan, keeps_nan, nan_notes
 from delegate.backend.quantizable import QuantizationScheme
 from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean
-from delegate.runtime.float_environment import default_float_environment
+from delegate.runtime.backend import default_float_environment
 from delegate.verdict import Reason, Verdict, no
 from delegate_onnxruntime.dsp.aot.operators import LIMITS, MAX_RANK, OPERATORS, SCHEMES
 from delegate_onnxruntime.dsp.aot.precision import (

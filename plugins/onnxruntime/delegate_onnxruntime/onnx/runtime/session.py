@@ -16,8 +16,7 @@ from delegate.common.interrupts import raise_handler_error
 from delegate.errors import BackendFailed, DelegateError
 from delegate.program.cores import library_threads
 from delegate.program.raw import array_over
-from delegate.runtime.backend import Array, Delegate, ReportOperator, TensorType
-from delegate.runtime.float_environment import default_float_environment
+from delegate.runtime.backend import Array, Delegate, ReportOperator, TensorType, default_float_environment
 from delegate_onnxruntime.onnx.runtime.blob import BlobTensor, OnnxModel, Shape
 from delegate_onnxruntime.onnx.runtime.device_memory import OrtTensor
 from delegate_onnxruntime.onnx.runtime.provider import CPU, Provider, device, one_line
