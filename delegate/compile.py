@@ -23,7 +23,7 @@ from delegate.errors import ConfigError, DelegateError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler, portable_message
-from delegate.lowering.quantized import find_blamed, quantized
+from delegate.lowering.quantized import find_blamed, quantize_programs
 from delegate.lowering.weights import with_own_weights
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
@@ -236,7 +236,7 @@ def plan_and_check(
     """
     request = LoweringRequest.of(model, backends, config, kernels=kernels)
     strategy, registry = request.strategy, request.registry
-    exported, selection = quantized(request.sources, request.selection, registry)
+    exported, selection = quantize_programs(request.sources, request.selection, registry)
     selection = replace(selection, notes=(*selection.notes, *strategy.estimate_notes))
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
     compiler.costs = strategy.costs(selection)

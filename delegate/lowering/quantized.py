@@ -53,7 +53,7 @@ class QuantizedPrograms:
     is_within: bool = True
 
 
-def quantized(
+def quantize_programs(
     programs: dict[str, ExportedProgram],
     selection: Selection,
     registry: Registry,
@@ -147,11 +147,11 @@ class BoundedQuantizer:
             ConfigError, InputError, ExportError: as of `quantize_methods`.
             AccuracyError: torch cannot run a program.
         """
-        from delegate.quantization.settings import OFF, set_scheme
-
         operators = _layer_operators(section, self._backends, self._registry)
         changed: dict[tuple[str, str], tuple[str, LayerNoise]] = {}  # by method and operator: the scheme and the noise
         programs, records, notes = self._quantize(section)
+        from delegate.quantization.settings import OFF, set_scheme  # which torchao, if absent, has refused by now
+
         for number in range(_ROUNDS):
             missed = self._find_missed(programs)
             if not missed or time.monotonic() > end:
@@ -174,22 +174,16 @@ class BoundedQuantizer:
         self, section: Quantization
     ) -> tuple[dict[str, ExportedProgram], list[warnings.WarningMessage], list[str]]:
         """Return the quantized methods, the warnings, and the notes."""
-        from delegate.quantization.settings import with_backend
-
         notes: list[str] = []
 
         def count(number: int) -> None:
             self._progress(f"calibrating: batch {number}")
 
+        listeners = {"progress": count, "note": notes.append}
         with warnings.catch_warnings(record=True) as records:  # of earlier rounds, they are about other programs
             warnings.simplefilter("always")
-            programs = configured()(
-                self.programs,
-                with_backend(section, self._backends, self._registry),
-                progress=count,
-                registry=self._registry,
-                methods=self._methods,
-                note=notes.append,
+            programs = quantize_as_configured(
+                self.programs, section, self._backends, self._registry, self._methods, **listeners
             )
             return programs, records, notes
 
@@ -251,13 +245,32 @@ def _layer_operators(section: Quantization | None, backends: Sequence[str], regi
     return frozenset()
 
 
-def configured() -> Callable[..., dict[str, ExportedProgram]]:
-    """Return the function that carries out the `quantization` section; raises ConfigError if torchao is absent."""
+def quantize_as_configured(
+    programs: Mapping[str, ExportedProgram],
+    section: Quantization,
+    backends: Sequence[str],
+    registry: Registry,
+    methods: Collection[str] | None = None,
+    **listeners: Any,
+) -> dict[str, ExportedProgram]:
+    """Quantize methods as a section of the configuration has it.
+
+    Args:
+        programs, methods, listeners: see `quantize_methods`.
+        section: the settings.
+        backends: the backends in use, of which the first that runs integers is the default of the section.
+        registry: the registry of backends.
+
+    Raises:
+        ConfigError, InputError, ExportError: as of `quantize_methods`; ConfigError if torchao is absent.
+    """
     try:
         from delegate.quantization.flow import quantize_methods
+        from delegate.quantization.settings import with_backend
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torchao":
             raise
         what = "quantization needs torchao, which is not installed"
         raise ConfigError(what, remedy="pip install 'delegate[quantization]'") from error
-    return quantize_methods
+    settings = with_backend(section, backends, registry)
+    return quantize_methods(programs, settings, registry=registry, methods=methods, **listeners)

@@ -20,7 +20,7 @@ from delegate.edge.sources import Model, read_programs
 from delegate.errors import PartitionError
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.quantized import configured, quantized
+from delegate.lowering.quantized import quantize_as_configured, quantize_programs
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, map_sources, versions_of
@@ -67,13 +67,13 @@ class LockedStrategy(Strategy):
         given = selection.quantization
         sections = {name: self._section(values, given) for name, values in self._lock.quantization.items()}
         if self._lock.configured is None:
-            exported, selection = quantized(sources, selection, registry, verify, progress)
+            exported, selection = quantize_programs(sources, selection, registry, verify, progress)
         else:  # bounds have already kept the noisiest layers in float
             selection = replace(selection, quantization=self._section(self._lock.configured, given))
-            exported, selection = quantized(sources, selection, registry, None, progress, bounded=False)
+            exported, selection = quantize_programs(sources, selection, registry, None, progress, bounded=False)
         methods = dict(exported)
         for name, section in sections.items():
-            methods |= configured()(exported, section, tuple(selection.backends), registry, methods=(name,))
+            methods |= quantize_as_configured(exported, section, tuple(selection.backends), registry, (name,))
         return methods, selection
 
     def _section(self, values: Mapping[str, Any], given: Quantization | None) -> Quantization:

@@ -18,7 +18,7 @@ from delegate.accuracy.bounds import Verify
 from delegate.common.files import require_file
 from delegate.costs.estimates import Estimates
 from delegate.lowering.compiler import Compiler
-from delegate.lowering.quantized import quantized
+from delegate.lowering.quantized import quantize_programs
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
@@ -94,7 +94,7 @@ class Strategy:
         progress: Callable[[str], None] | None = None,
     ) -> tuple[dict[str, ExportedProgram], Selection]:
         """Return the methods, quantized if the configuration or the strategy requires it; see `quantized`."""
-        return quantized(sources, selection, registry, verify, progress)
+        return quantize_programs(sources, selection, registry, verify, progress)
 
     def costs(self, selection: Selection) -> Estimates | None:
         """Return the estimates that plans are chosen by; None if plans are by preference, or saved."""
