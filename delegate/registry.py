@@ -14,8 +14,6 @@ from delegate.common.user_warnings import warn_user
 from delegate.errors import BackendBroken, BackendError, BackendIncompatible, BackendUnavailable
 from delegate.plugins import (
     BACKENDS,
-    BLOCK_VARIABLE,
-    COMMANDS,
     KERNELS,
     MEASUREMENTS,
     OWN,
@@ -23,7 +21,6 @@ from delegate.plugins import (
     PluginState,
     UnusablePlugin,
     backend_of,
-    blocked_in_vain,
     discover,
     find_plugins,
     in_known_spelling,
@@ -62,20 +59,6 @@ class Registry:
         self._states = BackendStates(self._discovered.claims, self._blocked, refresh=refresh)
         self._warned: set[str] = set()
         self._left_out: dict[str, str] = {}
-        for name, matches in self.blocked_in_vain().items():
-            if matches:  # what is installed elsewhere alone may be blocked everywhere
-                self.warn(f"{BLOCK_VARIABLE}={name}", blocked_in_vain(name, matches))
-
-    def blocked_in_vain(self) -> dict[str, list[str]]:
-        """Return the blocked names that are not plugins here, each with the plugins of similar names."""
-        groups = (discover(group, self._installed) for group in (BACKENDS, KERNELS, MEASUREMENTS, COMMANDS))
-        known = {plugin.name for group in groups for claims in group.claims.values() for plugin in claims}
-        unknown = sorted(name for name in self._blocked - {"*"} if in_known_spelling(name, known) not in known)
-        if not unknown:
-            return {}
-        import difflib  # every process imports this module
-
-        return {name: difflib.get_close_matches(name.casefold(), sorted(known)) for name in unknown}
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all backends in alphabetical order, in any state; imports nothing."""

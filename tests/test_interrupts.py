@@ -15,8 +15,8 @@ import pytest
 from delegate.backend.info import Availability, BackendInfo
 from delegate.backend.state import found, load_part, probed
 from delegate.cli.models import load_model
-from delegate.cli.options import import_module, import_modules
-from delegate.common.interrupts import error_chain, interruptible, raise_handler_error
+from delegate.cli.user_modules import import_module, import_modules
+from delegate.common.interrupts import error_chain, interruptible
 from delegate.plugins import Plugin, load_object
 from delegate.quantization.calibration import _call
 from delegate.runtime import delegates
@@ -145,27 +145,3 @@ def test_an_error_that_is_its_own_cause_has_a_chain_that_ends() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     assert list(error_chain(first)) == [first, second]
-    raise_handler_error(first)
-
-
-class TooSlow(Exception):
-    """An error of the program's own signal handler."""
-
-
-@pytest.mark.parametrize("how", ["a plugin", "a part", "load_object"])
-def test_an_error_of_a_handler_during_an_import_does_not_break_a_plugin(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def handler(*_: Any) -> None:
-        raise TooSlow
-
-    name = f"slow{next(NAMES)}"
-    source = "import signal\ntry:\n    signal.raise_signal(signal.SIGUSR1)\nexcept Exception as error:\n"
-    (tmp_path / f"{name}.py").write_text(f"{source}    raise ImportError('initialization failed') from error\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with pytest.raises(TooSlow):
-            IMPORTS[how](name)
-    finally:
-        signal.signal(signal.SIGUSR1, before)

@@ -298,16 +298,3 @@ def test_registry_is_free_of_torch_and_pydantic() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_a_blocked_name_that_is_like_a_plugins_and_none_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.backend("adder")
-    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "Ader, portabel, no-such-plugin, XNNPACK, Portable")
-    with pytest.warns(RuntimeWarning) as caught:
-        registry = Registry()
-    told = "the environment variable DELEGATE_BLOCK_PLUGINS names"
-    assert [str(w.message) for w in caught] == [
-        f"{told} 'Ader', which is not an installed plugin: did you mean 'adder'?",
-        f"{told} 'portabel', which is not an installed plugin: did you mean 'portable'?",
-    ]
-    assert registry.blocked_in_vain()["no-such-plugin"] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from delegate.cache.runtime.probes import surroundings
+from delegate.processes.probing import surroundings
 from delegate.usage_data import opt_out
 from tests.support.network_audit import Audited, audit, unsupported
 from tests.support.sources import ROOT

@@ -102,6 +102,17 @@ class PreprocessResult:
         holds_bytes = isinstance(self.data, tuple) and all(isinstance(d, bytes | memoryview) for d in self.data)
         expect(self, "data", holds_bytes, "a tuple of bytes")
 
+    def to_data(self) -> tuple[dict[str, Any], tuple[bytes | memoryview, ...]]:
+        """Return the fields as JSON values, and the bytes."""
+        about = {"compile_specs": self.compile_specs, "notes": list(self.notes), "space": self.space}
+        return about, (self.blob, *self.data)
+
+    @classmethod
+    def of_data(cls, about: Mapping[str, Any], parts: Sequence[bytes | memoryview]) -> PreprocessResult:
+        """Return the result of `to_data`; raises KeyError, TypeError or ValueError for anything else."""
+        blob, *data = parts
+        return cls(blob, about["compile_specs"], tuple(about["notes"]), about["space"], tuple(data))
+
     def require_specs(self, expected: Mapping[str, Any]) -> None:
         """Raise ValueError or KeyError unless the compile specs have these values, of the same types."""
         found = {name: self.compile_specs[name] for name in expected}

@@ -4,7 +4,7 @@ A vendor library may crash or hang while it compiles. In a separate process it t
 returns the answers so far, and how the process ended.
 
 - `query(part, question, subject, names, limit)` sends a question about a graph or a region, and waits for the answers.
-- The question is a key of `DECODERS`: "check", "claims", "preprocess", ... Each named node gets one answer.
+- The question is a key of `DECODERS`: "check", "preprocess", ... Each named node gets one answer.
 - `compiler_worker.questions` is what the other process answers. `transfer` has the form of the messages.
 - The subject is sent as a pickle, with tensors in shared memory. Answers are JSON and bytes, and are never unpickled.
 - A process serves any backend. It waits for later queries, and ends after a minute without one.
@@ -24,13 +24,12 @@ from typing import Any, BinaryIO, NamedTuple
 from delegate.backend.transfer import (
     MAKE,
     Packed,
-    decode_claims,
     decode_error,
     decode_result,
-    decode_verdict,
+    decode_support,
     pack,
 )
-from delegate.common.field_checks import count, flag, text, texts
+from delegate.common.field_checks import count, text, texts
 from delegate.errors import BackendUnavailable
 from delegate.plugins import one_line
 from delegate.processes.channel import share
@@ -109,7 +108,7 @@ def query(part: AotPart, question: str, subject: Any, names: Sequence[str], limi
     Args:
         part: the AOT part, which the process creates unless it has it.
         question: a key of `DECODERS`.
-        subject: what the question is about: a graph, a region, a region with its artifact, or a value that pickles.
+        subject: what the question is about: a graph, a region, or a value that pickles.
         names: The subject's nodes, each of which gets an answer. A question about the whole subject has one name, "".
         limit: seconds for all answers, after the AOT part is created.
 
@@ -246,8 +245,6 @@ def _content(file: BinaryIO) -> bytes:
 DECODERS: dict[str, Callable[[BinaryIO, Any], Any]] = {
     MAKE: lambda _, value: _decode_made(value),
     "identity": lambda _, value: None if value["text"] is None else text(value, "text"),
-    "check": lambda _, value: decode_verdict(value),
-    "claims": lambda _, value: decode_claims(value),
-    "check_artifact": lambda _, value: flag(value, "sound"),
+    "check": lambda _, value: decode_support(value),
     "preprocess": lambda out, value: decode_result(value, _content(out)),
 }

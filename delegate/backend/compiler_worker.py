@@ -22,11 +22,8 @@ from delegate.backend.state import BackendState
 from delegate.backend.transfer import (
     MAKE,
     SENT_ERRORS,
-    encode_claims,
     encode_error,
-    encode_result,
-    encode_verdict,
-    unpack_artifact,
+    encode_support,
     unpack_graph,
     unpack_region,
 )
@@ -136,31 +133,16 @@ def _enter(request: Mapping[str, Any]) -> None:
         os.chdir(request["folder"])
 
 
-def _about_nodes(
-    answer: Callable[[SelectedBackend, Node], Any], backend: SelectedBackend, query: _Query
-) -> Callable[[str], Any]:
-    """Return what answers a question about a node."""
+def _check(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]:
+    """Return what answers with the verdict on a node, and the pattern matches around it."""
     nodes = {node.name: node for node in unpack_graph(query.table, query.buffers).nodes}
-    return lambda name: answer(backend, nodes[name])
+    return lambda name: encode_support(backend.check(nodes[name]), backend.claims(nodes[name]))
 
 
 def _identity(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]:
     owner, availability = pickle.loads(query.table)
     state = BackendState(query.part.name, PluginState.OK, owner, "", availability=availability)
     return lambda _: {"text": backend.identity(state)}
-
-
-def _check_artifact(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]:
-    region, artifact = unpack_artifact(query.table, query.buffers)
-
-    def is_sound(_: str) -> dict[str, bool]:
-        try:
-            backend.check_artifact(region, artifact)
-        except Exception:  # impossible contents fail in many ways
-            return {"sound": False}
-        return {"sound": True}
-
-    return is_sound
 
 
 def _preprocess(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]:
@@ -170,11 +152,11 @@ def _preprocess(backend: SelectedBackend, query: _Query) -> Callable[[str], Any]
         result = backend.preprocess(region)
         if query.part.runtime:
             _try(backend, query.part.runtime, region, result)
-        data, segments = encode_result(result)
+        about, parts = result.to_data()
         with open(query.out, "r+b", closefd=False) as file:
-            for segment in segments:
-                file.write(segment)
-        return data
+            for part in parts:
+                file.write(part)
+        return {"about": about, "sizes": [memoryview(part).nbytes for part in parts]}
 
     return compile_region
 
@@ -209,8 +191,6 @@ def _types(nodes: Iterable[Node]) -> list[TensorType]:
 _QUESTIONS: Mapping[str, Callable[[SelectedBackend, _Query], Callable[[str], Any]]] = {
     MAKE: lambda *_: lambda _: None,
     "identity": _identity,
-    "check": partial(_about_nodes, lambda backend, node: encode_verdict(backend.check(node))),
-    "claims": partial(_about_nodes, lambda backend, node: encode_claims(backend.claims(node))),
-    "check_artifact": _check_artifact,
+    "check": _check,
     "preprocess": _preprocess,
 }

@@ -1,12 +1,11 @@
 """IsolatedBackend: the AOT part of a backend in a separate process, so that a crash or a hang there is a refusal.
 
 Two settings use it. With `isolate: compile`, the separate process answers everything, and this process never creates
-the AOT part. With `isolate: auto`, the separate process is first used for each structure that is new to the backend.
-Its outcome is recorded: the structure was safe, or the process ended. This process answers for a safe structure from
-then on, which is faster. A structure at which the process ended is refused at once.
+the AOT part. With `isolate: auto`, the separate process is first used for each structure that is new to the backend:
+the operators, arguments, shapes and dtypes of a region, or of a graph for its support checks, without the content of
+constants. This process answers for a safe structure from then on, which is faster. A region at which the process ended
+is refused at once, and so is a graph of a plugin that the user did not name.
 
-A structure is the operators, arguments, shapes and dtypes of a region, or of a graph for its support checks, without
-the content of constants.
 `compiler_process` has the processes themselves.
 """
 
@@ -16,7 +15,6 @@ import hashlib
 import logging
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 from torch.fx import Graph, Node
@@ -28,7 +26,7 @@ from delegate.backend.region import graph_structure
 from delegate.backend.state import BackendState
 from delegate.backend.transfer import MAKE
 from delegate.cache.runtime.store import Entry, Store
-from delegate.common.field_checks import amount, count, items, text
+from delegate.common.field_checks import amount, text
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.node import describe, is_compute
 from delegate.errors import BackendBroken, BackendError, DelegateError, PartitionError
@@ -39,8 +37,7 @@ from delegate.verdict import Reason, Verdict, no
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 4  # of the entries that hold outcomes
-WHOLE = 0  # the place of a graph's or a region's own outcome, beside those of its nodes, from 1 on
+FORMAT = 5  # of the entries that hold outcomes
 _MAX_ENDS = 3  # processes that may end during the support checks of one graph, before the rest of it is refused
 _BY_OTHERS = tuple(
     describe_exit(-signal.Signals[name]) for name in ("SIGKILL", "SIGTERM", "SIGINT") if hasattr(signal, name)
@@ -48,6 +45,7 @@ _BY_OTHERS = tuple(
 _AGAIN = "in an earlier lowering; run `delegate cache clear` to try again"
 
 Key = tuple[Node, str]  # a node, and its text in the graph at the query
+Support = tuple[Verdict, tuple[Claim, ...]]  # the verdict on a node, and the pattern matches around it
 
 
 class Outcome(NamedTuple):
@@ -66,9 +64,6 @@ class Outcome(NamedTuple):
         return self.limit <= limit if not self.ending else not 0 < self.limit < limit
 
 
-SAFE = Outcome()
-
-
 class Outcomes:
     """Structures that the library of a backend has checked or compiled in a separate process, with the outcomes.
 
@@ -79,34 +74,32 @@ class Outcomes:
         store: the cache; None if there is none.
     """
 
-    _RECORDED: dict[tuple[str, str], dict[int, Outcome]] = {}  # noqa: RUF012 - of this process: folder, key -> outcomes
+    _RECORDED: dict[tuple[str, str], Outcome] = {}  # noqa: RUF012 - of this process: folder, key -> outcome
 
     def __init__(self, identity: Callable[[], str | None], store: Store | None) -> None:
         self._identity, self._store = identity, store
+        self._folder = "" if store is None else str(store.folder)
         self._keys: dict[str, str | None] = {}  # by structure
 
-    def get(self, structure: str, limit: float, place: int = WHOLE) -> Outcome | None:
-        """Return the outcome at a structure; None if it is unknown, or may be another one within these seconds.
-
-        Args:
-            structure: a digest.
-            limit: seconds.
-            place: position of a node, for the outcome at that node alone.
-        """
+    def get(self, structure: str, limit: float) -> Outcome | None:
+        """Return the outcome at a structure; None if it is unknown, or may be another one within these seconds."""
         key = self._key(structure)
-        outcome = None if key is None else self._known(key).get(place)
+        if key is None:
+            return None
+        outcome = self._RECORDED.get((self._folder, key))
+        if outcome is None and self._store is not None:
+            outcome = self._store.read(key, _read_outcome)
+            if outcome is not None:
+                self._RECORDED[self._folder, key] = outcome
         return outcome if outcome is not None and outcome.holds_within(limit) else None
 
-    def put(self, structure: str, outcomes: Mapping[int, Outcome]) -> None:
-        """Record outcomes by place, except those that the library may not have caused, such as a lack of memory."""
-        added = {place: outcome for place, outcome in outcomes.items() if outcome.ending not in _BY_OTHERS}
-        key = self._key(structure) if added else None
-        if key is not None:
-            known = self._known(key)
-            known |= added
+    def put(self, structure: str, outcome: Outcome) -> None:
+        """Record an outcome, unless the library may not have caused it: another process, or a lack of memory."""
+        key = self._key(structure)
+        if key is not None and outcome.ending not in _BY_OTHERS:
+            self._RECORDED[self._folder, key] = outcome
             if self._store is not None:
-                rows = [{"place": place, **outcome._asdict()} for place, outcome in known.items()]
-                self._store.put(key, {"outcomes": rows}, [])
+                self._store.put(key, outcome._asdict(), [])
 
     def _key(self, structure: str) -> str | None:
         """Return the key of a structure's entry; None if nothing can be recorded."""
@@ -118,13 +111,6 @@ class Outcomes:
             key = None if identity is None else digest(("outcomes", FORMAT, identity, structure))
             self._keys[structure] = key
         return self._keys[structure]
-
-    def _known(self, key: str) -> dict[int, Outcome]:
-        place = "" if self._store is None else str(self._store.folder), key
-        if place not in self._RECORDED:
-            entry = None if self._store is None else self._store.read(key, _outcomes_of)
-            self._RECORDED[place] = entry or {}
-        return self._RECORDED[place]
 
 
 class IsolatedBackend:
@@ -146,8 +132,8 @@ class IsolatedBackend:
         self.ending = ""
         self._given, self._limit, self._outcomes, self.is_named = part, limit, outcomes, is_named
         self._part: AotPart | CannotIsolate | None = None
-        self._answers: dict[str, dict[Key, Any]] = {"check": {}, "claims": {}}  # by question
-        self._structures: dict[Graph, tuple[str, dict[Node, int]]] = {}  # digests, and the places of nodes
+        self._answers: dict[Key, Support | Exception] = {}
+        self._structures: dict[Graph, str] = {}  # digests
         self._not_sent: set[Graph] = set()  # graphs that the separate process cannot get
 
     @property
@@ -176,29 +162,37 @@ class IsolatedBackend:
         self._part = part
         return attributes
 
-    def check(self, node: Node) -> Verdict | None:
-        """Return the verdict on a node; None if this process is to check it.
+    def answer(self, node: Node) -> Support | None:
+        """Return the verdict on a node, and the pattern matches around it; None if this process is to answer.
+
+        Without an answer, the separate process is queried about all nodes of the graph, unless it answered safely about
+        such a graph before.
 
         Raises:
             DelegateError: the AOT part failed.
             CannotIsolate: the separate process has to answer everything, and cannot get the graph.
         """
-        verdict: Verdict | None = self._answer(node, "check", lambda verdict: verdict, refuse)
-        return verdict
-
-    def claims(self, node: Node) -> tuple[Claim, ...] | None:
-        """Return the pattern matches around a node; None if this process is to find them. Raises as `check` does."""
-        by_name = cache(lambda: {n.name: n for n in node.graph.nodes})
-
-        def read(rows: Any) -> Any:
+        key, graph, outcomes = _key(node), node.graph, self._outcomes
+        if key not in self._answers:
+            if graph in self._not_sent:
+                return None
+            earlier = None if outcomes is None else outcomes.get(self._structure(graph), self._limit)
+            if earlier is not None and not earlier.ending:
+                return None
+            if earlier is not None and not self.is_named:
+                self.ending = f"{earlier.ending} in a support check, {_AGAIN}"
+                return no(Reason.REFUSED, self.ending), ()
             try:
-                return tuple(Claim(name, tuple(by_name()[n] for n in nodes), verdict) for name, nodes, verdict in rows)
-            except KeyError as error:
-                what = f"backend {self._given.name} claims {error}, which is not a node of the graph"
-                return PartitionError(what, where=describe(node), remedy=AUTHOR)
-
-        claims: tuple[Claim, ...] | None = self._answer(node, "claims", read, lambda why: ())
-        return claims
+                outcome = self._query_nodes([n for n in nodes_of(graph, node) if _key(n) not in self._answers])
+            except CannotIsolate:
+                if outcomes is None:
+                    raise
+                self._not_sent.add(graph)
+                return None
+            if outcomes is not None and outcome is not None:
+                outcomes.put(self._structure(graph), outcome)
+        support: Support = _value(self._answers[key])
+        return support
 
     def forget(self, graph: Graph) -> None:
         """Forget the structure of a graph, which may have changed since the last query about it."""
@@ -225,17 +219,11 @@ class IsolatedBackend:
             except CannotIsolate:
                 return None
             if replies.is_made:
-                self._outcomes.put(name, {WHOLE: _outcome(replies, limit)})
+                self._outcomes.put(name, _outcome(replies, limit))
             return self._artifact(region, replies)
         if outcome.ending:
             self._raise_ending(region, outcome.ending, is_late=outcome.limit > 0, when=f" {_AGAIN}")
         return None
-
-    def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
-        """Raise an exception if a cached artifact of a region is impossible."""
-        replies = self._query("check_artifact", (region, artifact))
-        if replies.ending or not _value(replies.items[0]):
-            raise ValueError(f"the artifact of {region.name} is invalid")
 
     def identity(self, state: BackendState) -> str | None:
         """Return the backend's identity, marked as isolated; None if its process ends at that."""
@@ -247,91 +235,50 @@ class IsolatedBackend:
         """Return true if the program of a digest is lowered for the first time, so that its structures may be new."""
         if self._outcomes is None or self._outcomes.get(program, 0.0) is not None:
             return False
-        self._outcomes.put(program, {WHOLE: SAFE})
+        self._outcomes.put(program, Outcome())
         return True
 
-    def _answer(
-        self, node: Node, question: str, read: Callable[[Any], Any], refusal: Callable[[str], Any]
-    ) -> Any | None:
-        """Return the answer about a node; None if the answers about its graph were safe in an earlier lowering.
+    def _query_nodes(self, nodes: Sequence[Node]) -> Outcome | None:
+        """Query nodes of one graph, and add the answers.
 
-        Without an answer, the separate process is queried about all nodes of the graph.
-
-        Args:
-            node: the node.
-            question: a key of `compiler_process.DECODERS`.
-            read: turns a reply into an answer.
-            refusal: returns the answer for a node at which the process ended, from the reason.
-        """
-        answers, key, outcomes = self._answers[question], _key(node), self._outcomes
-        if key in answers:
-            return _value(answers[key])
-        if outcomes is not None:
-            if ending := self._known_ending(question, node):
-                self.ending = f"{ending} in a support check, {_AGAIN}"
-                return refusal(f"it {ending} when it was queried about it, {_AGAIN}")
-            tried = outcomes.get(self._structure(question, node.graph)[0], self._limit)
-            if tried is not None or node.graph in self._not_sent:
-                return None
-        rest = (n for n in nodes_of(node.graph, node) if _key(n) not in answers)
-        waiting = [n for n in rest if not self._known_ending(question, n)]
-        try:
-            replies = self._query_nodes(question, waiting, read, refusal)
-        except CannotIsolate:
-            if outcomes is None:
-                raise
-            self._not_sent.add(node.graph)
-            return None
-        if outcomes is not None:
-            structure, places = self._structure(question, node.graph)
-            ended = {places[n]: _outcome(r, self._limit) for n, r in replies.items() if r.ending}
-            has_failed = any(isinstance(item, Exception) for r in replies.values() for item in r.items)
-            is_safe = len(replies) == len(waiting) and not has_failed
-            outcomes.put(structure, ended | ({WHOLE: Outcome("", self._limit)} if is_safe else {}))
-        return _value(answers[key])
-
-    def _known_ending(self, question: str, node: Node) -> str:
-        """Return how the process ended at a node in an earlier lowering; empty if it did not."""
-        if self._outcomes is None:
-            return ""
-        structure, places = self._structure(question, node.graph)
-        outcome = self._outcomes.get(structure, self._limit, places[node])
-        return "" if outcome is None else outcome.ending
-
-    def _query_nodes(
-        self, question: str, nodes: Sequence[Node], read: Callable[[Any], Any], refusal: Callable[[str], Any]
-    ) -> dict[Node, Replies]:
-        """Query nodes of one graph, and add the answers; the answer at which the process ends is a refusal.
+        The answer at which the process ends is a refusal, and so are all further ones after several ends.
 
         Returns:
-            The replies about each node, but not of the rest that is refused after several ends.
+            The outcome of the graph, if all its answers are safe, or the end of the process drops the backend. None: it
+            is not to be recorded.
         """
-        answers, waiting = self._answers[question], list(nodes)
-        found: dict[Node, Replies] = {}
+        waiting, by_name = list(nodes), {n.name: n for n in nodes[0].graph.nodes}
         ends = 0
+        outcome: Outcome | None = Outcome("", self._limit)
         while waiting:
-            replies = self._query(question, waiting[0].graph, [n.name for n in waiting])
+            replies = self._query("check", waiting[0].graph, [n.name for n in waiting])
             for node, reply in zip(waiting, replies.items, strict=False):
-                answers[_key(node)] = reply if isinstance(reply, Exception) else read(reply)
-                found[node] = Replies([reply])
+                self._answers[_key(node)] = reply if isinstance(reply, Exception) else self._read(node, reply, by_name)
+                outcome = None if isinstance(reply, Exception) else outcome
             waiting = waiting[len(replies.items) :]
             if waiting:
-                ends += 1
-                found[waiting[0]] = replies._replace(items=[])
+                ends, outcome = ends + 1, None if self.is_named else _outcome(replies, self._limit)
                 self.ending = f"{replies.ending} in a support check"
-                why = f"it {replies.ending} when it was queried about it"
+                refusal = no(Reason.REFUSED, f"it {replies.ending} when it was queried about it")
                 is_last = ends == _MAX_ENDS or not self.is_named
                 refused, waiting = (waiting, []) if is_last else (waiting[:1], waiting[1:])
-                answers.update((_key(n), refusal(why)) for n in refused)
-        return found
+                self._answers.update((_key(n), (refusal, ())) for n in refused)
+        return outcome
 
-    def _structure(self, question: str, graph: Graph) -> tuple[str, dict[Node, int]]:
-        """Return a digest of a question and the structure of a graph, and the places of the graph's nodes."""
+    def _read(self, node: Node, reply: Any, by_name: Mapping[str, Node]) -> Support | Exception:
+        """Return the answer in a reply about a node, whose claims have nodes by name."""
+        verdict, rows = reply
+        try:
+            return verdict, tuple(Claim(name, tuple(by_name[n] for n in nodes), words) for name, nodes, words in rows)
+        except KeyError as error:
+            what = f"backend {self._given.name} claims {error}, which is not a node of the graph"
+            return PartitionError(what, where=describe(node), remedy=AUTHOR)
+
+    def _structure(self, graph: Graph) -> str:
+        """Return a digest of the structure of a graph."""
         if graph not in self._structures:
-            places = {n: number for number, n in enumerate(graph.nodes, 1)}
-            self._structures[graph] = digest(graph_structure(graph)), places
-        structure, places = self._structures[graph]
-        return digest((question, structure)), places
+            self._structures[graph] = digest(("check", graph_structure(graph)))
+        return self._structures[graph]
 
     def _artifact(self, region: Region, replies: Replies) -> PreprocessResult:
         """Return the artifact in the replies about a region, or raise its refusal or error."""
@@ -378,11 +325,6 @@ def nodes_of(graph: Graph, first: Node) -> Iterable[Node]:
     return dict.fromkeys((first, *nodes))
 
 
-def refuse(why: str) -> Verdict:
-    """Return the verdict on a node at which a library ended."""
-    return no(Reason.REFUSED, why)
-
-
 def digest(value: object) -> str:
     """Return a digest of a value that is the same in every process."""
     return hashlib.sha256(repr(value).encode(errors="surrogatepass")).hexdigest()[:32]
@@ -404,7 +346,6 @@ def _value(answer: Any) -> Any:
     return answer
 
 
-def _outcomes_of(entry: Entry) -> dict[int, Outcome]:
-    """Return the outcomes in a cache entry; raises an exception if it makes no sense."""
-    rows = items(entry.about, "outcomes")
-    return {count(row, "place"): Outcome(text(row, "ending"), amount(row, "limit")) for row in rows}
+def _read_outcome(entry: Entry) -> Outcome:
+    """Return the outcome in a cache entry; raises an exception if it makes no sense."""
+    return Outcome(text(entry.about, "ending"), amount(entry.about, "limit"))

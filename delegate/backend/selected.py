@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, lru_cache
-from typing import TypeVar, cast
+from typing import cast
 
 import torch
 from pydantic.errors import PydanticInvalidForJsonSchema
@@ -34,11 +34,11 @@ from delegate.backend.aot import (
 )
 from delegate.backend.decomposition import DecompositionPolicy
 from delegate.backend.deviations import Deviation
-from delegate.backend.isolated import IsolatedBackend
+from delegate.backend.isolated import IsolatedBackend, Support
 from delegate.backend.region import SIZE_DECIDED
 from delegate.backend.state import BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
-from delegate.common.interrupts import interruptible, raise_handler_error
+from delegate.common.interrupts import interruptible
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
@@ -47,8 +47,6 @@ from delegate.errors import BackendBroken, BackendFailed, DelegateError, Lowerin
 from delegate.plugins import AUTHOR, IN_PROCESS, OWN, one_line
 from delegate.runtime.option_rules import OptionRule
 from delegate.verdict import Reason, Verdict, no
-
-Answer = TypeVar("Answer")
 
 _NOTHING_OPEN = nullcontext()
 _LOGGER = logging.getLogger(symbolic_shapes.__name__)
@@ -77,6 +75,7 @@ class SelectedBackend:
     Attributes:
         preserve_ops, most_constants: the values of the AOT part.
         has_claims: true if the AOT part matches patterns.
+        is_isolated: true if the AOT part runs in a separate process only.
         isolated: the argument.
         dropped: the error that dropped it; None if it is in use.
 
@@ -99,9 +98,10 @@ class SelectedBackend:
         self.has_claims = part.claims is not Backend.claims
         self.preserve_ops: frozenset[str]
         self.most_constants: int | None
-        self._part: Backend | IsolatedBackend
-        if isolated is not None and isolated.answers_all:  # its library is not used here
-            self._part, self._isolates_checks = isolated, False
+        self._part: Backend  # absent if the separate process answers everything
+        self.is_isolated = isolated is not None and isolated.answers_all
+        self._isolates_checks = self.is_isolated
+        if isolated is not None and self.is_isolated:  # its library is not used here
             self.preserve_ops, self.most_constants = isolated.make()
             return
         try:
@@ -113,7 +113,6 @@ class SelectedBackend:
         except DelegateError:
             raise
         except (Exception, SystemExit) as error:
-            raise_handler_error(error)
             what = f"the AOT part of backend {name!r} fails when it is created: {one_line(error)}"
             raise BackendBroken(what, where=f"{part.__module__}.{part.__qualname__}", remedy=AUTHOR) from error
 
@@ -128,11 +127,6 @@ class SelectedBackend:
         return self.isolated is not None and not self.isolated.is_named
 
     @property
-    def is_isolated(self) -> bool:
-        """Return true if the AOT part runs in a separate process only."""
-        return isinstance(self._part, IsolatedBackend)
-
-    @property
     def has_failed(self) -> bool:
         """Return true if it was dropped, or its separate process has ended."""
         return self.dropped is not None or (self.isolated is not None and bool(self.isolated.ending))
@@ -140,16 +134,15 @@ class SelectedBackend:
     @property
     def rounds_float32(self) -> bool:
         """Return true if float32 is computed at lower precision, or a separate process alone knows."""
-        return isinstance(self._part, IsolatedBackend) or self._part.float32_precision is not torch.float32
+        return self.is_isolated or self._part.float32_precision is not torch.float32
 
     def reproduction(self, artifact: PreprocessResult) -> Reproduction | None:
         """Return the AOT part's way to run an artifact without this project; None if it has none, or fails."""
-        if isinstance(self._part, IsolatedBackend):
+        if self.is_isolated:
             return None
         try:
             return self._part.reproduction(artifact)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            raise_handler_error(error)
             logging.getLogger(__name__).info("backend %s has no reproduction: %s", self.name, one_line(error))
             return None
 
@@ -171,8 +164,8 @@ class SelectedBackend:
             return no(Reason.REFUSED, self.dropped.what)
         try:
             with sizes_open((node, *node.all_input_nodes)):
-                verdict = self._answer_elsewhere(IsolatedBackend.check, node)
-                verdict = self._part.check(node) if verdict is None else verdict
+                support = self._answer_elsewhere(node)
+                verdict = self._part.check(node) if support is None else support[0]
             if isinstance(verdict, Verdict):
                 return verdict
             what = f"the support check of backend {self.name} returned {reprlib.repr(verdict)}"
@@ -181,7 +174,6 @@ class SelectedBackend:
         except SIZE_DECIDED as decided:
             return no(Reason.DYNAMIC_SHAPE, condition_of(self.name, decided))
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            raise_handler_error(error)
             fault = self._report(error, f"the support check of backend {self.name} failed", node)
             return no(Reason.REFUSED, fault.what)
 
@@ -194,12 +186,11 @@ class SelectedBackend:
             return ()
         try:
             with sizes_open((node, *node.all_input_nodes)):
-                matches = self._answer_elsewhere(IsolatedBackend.claims, node)
-                return self._claims(node) if matches is None else matches
+                support = self._answer_elsewhere(node)
+                return self._claims(node) if support is None else support[1]
         except SIZE_DECIDED:
             return ()  # the support check has this reason for the node itself
         except (Exception, SystemExit) as error:
-            raise_handler_error(error)
             self._report(error, f"the claims of backend {self.name} failed", node)
             return ()
 
@@ -232,7 +223,8 @@ class SelectedBackend:
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if a cached artifact of a region is impossible."""
-        self._part.check_artifact(region, artifact)
+        if not self.is_isolated:  # the runtime part checks it in any case
+            self._part.check_artifact(region, artifact)
 
     def option_rules(self) -> dict[str, OptionRule]:
         """Return the accepted values of those options whose model states plain ones; for loads."""
@@ -251,18 +243,18 @@ class SelectedBackend:
             BackendBroken: `cache_key` of the AOT part fails, of a backend that was named.
         """
         try:
-            if isinstance(self._part, IsolatedBackend):
-                return self._part.identity(state)
+            if self.isolated is not None and self.is_isolated:
+                return self.isolated.identity(state)
             return self._identity(self._part, state)
         except DelegateError as fault:
             self._drop(fault)
             return None
 
-    def _answer_elsewhere(self, ask: Callable[[IsolatedBackend, Node], Answer | None], node: Node) -> Answer | None:
+    def _answer_elsewhere(self, node: Node) -> Support | None:
         """Return the answer of the separate process about a node; None if this process is to answer."""
         if self.isolated is None or not self._isolates_checks:
             return None
-        answer = ask(self.isolated, node)
+        answer = self.isolated.answer(node)
         if self.isolated.ending and not self.isolated.is_named:
             raise _end_error(self.isolated, self.name)
         return answer
@@ -293,7 +285,6 @@ class SelectedBackend:
         except DelegateError as error:
             raise error if _names_it(region.name, error.where) else error.at(f"partition {place}") from error
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            raise_handler_error(error)
             what = f"backend {self.name} failed to compile a partition: {one_line(error)}"
             raise LoweringError(what, where=region.name, remedy=AUTHOR) from error
         if not isinstance(result, PreprocessResult):
@@ -313,7 +304,6 @@ class SelectedBackend:
             if own is not None and not isinstance(own, str):
                 raise TypeError(f"it returns a {type(own).__name__}, not text or None")
         except (Exception, SystemExit) as error:
-            raise_handler_error(error)
             what = f"the AOT part of backend {self.name!r} fails in cache_key: {one_line(error)}"
             raise BackendBroken(what, remedy=AUTHOR) from error
         if own is None:

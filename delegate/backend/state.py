@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from delegate.backend.info import Availability, BackendAlias, BackendInfo
 from delegate.common import vendor_output
 from delegate.common.field_checks import count, mapping, text, texts
-from delegate.common.interrupts import interruptible, raise_handler_error
+from delegate.common.interrupts import interruptible
 from delegate.errors import BackendUnavailable
 from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugin, import_plugin, load_object, one_line
 
@@ -67,7 +67,6 @@ def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
         with interruptible():
             availability = info.probe()
     except (Exception, SystemExit) as error:
-        raise_handler_error(error)
         return BackendState.broken(plugin, f"fails when it is probed: {one_line(error)}", error)
     if not isinstance(availability, Availability):
         return BackendState.broken(plugin, f"returns {type(availability).__name__}, not Availability, when probed")
@@ -94,7 +93,6 @@ def load_part(info: BackendInfo, part: str) -> type:
     try:
         made = load_object(path)
     except (Exception, SystemExit) as error:
-        raise_handler_error(error)
         if part == "aot" and isinstance(error, ModuleNotFoundError) and error.name in _AOT_NEEDS:
             what = f"the AOT part of backend {info.name!r} needs {error.name}, which is not installed"
             raise BackendUnavailable(what, remedy="pip install 'delegate[aot]'") from error

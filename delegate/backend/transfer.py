@@ -11,7 +11,7 @@ import io
 import itertools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +64,7 @@ def pack(value: Any) -> Packed:
     """Return a value for another process.
 
     Args:
-        value: a graph, which goes without its constants; a region; a region with its artifact; or what pickles itself.
+        value: a graph, which goes without its constants; a region; or what pickles itself.
 
     Raises:
         pickle.PicklingError, TypeError, AttributeError, NotImplementedError: a part of it cannot be sent.
@@ -75,10 +75,6 @@ def pack(value: Any) -> Packed:
             writer.write_graph(value)
         case Region():
             writer.write_region(value)
-        case (Region() as region, PreprocessResult() as artifact):
-            writer.write_region(region)
-            segments = [_buffer(np.frombuffer(part, np.uint8)) for part in (artifact.blob, *artifact.data)]
-            writer.dump((artifact.compile_specs, artifact.notes, artifact.space, segments))
         case _:
             writer.dump(value)
     return writer.packed()
@@ -92,14 +88,6 @@ def unpack_graph(table: bytes | memoryview, buffers: Iterable[memoryview]) -> Gr
 def unpack_region(table: bytes | memoryview, buffers: Iterable[memoryview]) -> Region:
     """Return the region that was packed; its weights lie in the buffers."""
     return _Reader(table, buffers).read_region()
-
-
-def unpack_artifact(table: bytes | memoryview, buffers: Iterable[memoryview]) -> tuple[Region, PreprocessResult]:
-    """Return the region and its artifact that were packed."""
-    reader = _Reader(table, buffers)
-    region = reader.read_region()
-    specs, notes, space, (blob, *data) = reader.load()
-    return region, PreprocessResult(memoryview(blob), specs, notes, space, tuple(map(memoryview, data)))
 
 
 class _Writer(pickle.Pickler):
@@ -325,44 +313,29 @@ def decode_error(data: Mapping[str, Any]) -> Exception:
     return kind(text(data, "what"), where=text(data, "where"), remedy=text(data, "remedy"))
 
 
-def encode_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return a backend's verdict as JSON."""
-    reason = None if verdict.reason is None else verdict.reason.value
-    return {"reason": reason, "message": verdict.message, "remedy": verdict.remedy, "tag": verdict.tag}
+def encode_support(verdict: Verdict, claims: Sequence[Claim]) -> dict[str, Any]:
+    """Return the verdict on a node and the claims around it as JSON, with nodes by name."""
+    rows = [{"name": c.name, "nodes": [n.name for n in c.nodes], "verdict": asdict(c.verdict)} for c in claims]
+    return {"verdict": asdict(verdict), "claims": rows}
 
 
-def decode_verdict(data: Mapping[str, Any]) -> Verdict:
-    """Return the verdict that was encoded."""
-    reason = None if data["reason"] is None else Reason(text(data, "reason"))
-    return Verdict(reason, text(data, "message"), text(data, "remedy"), text(data, "tag"))
+def decode_support(data: Mapping[str, Any]) -> tuple[Verdict, list[tuple[str, tuple[str, ...], Verdict]]]:
+    """Return the verdict that was encoded; and the name, the names of nodes and the verdict of each claim."""
+    claims = [(text(row, "name"), texts(row, "nodes"), _decode_verdict(row)) for row in items(data, "claims")]
+    return _decode_verdict(data), claims
 
 
-def encode_claims(claims: Sequence[Claim]) -> list[dict[str, Any]]:
-    """Return claims as JSON, with nodes by name."""
-    return [{"name": c.name, "nodes": [n.name for n in c.nodes], "verdict": encode_verdict(c.verdict)} for c in claims]
-
-
-def decode_claims(rows: Any) -> list[tuple[str, tuple[str, ...], Verdict]]:
-    """Return name, names of nodes and verdict of each claim."""
-    return [
-        (text(row, "name"), texts(row, "nodes"), decode_verdict(mapping(row, "verdict")))
-        for row in items({"claims": rows}, "claims")
-    ]
-
-
-def encode_result(result: PreprocessResult) -> tuple[dict[str, Any], list[memoryview]]:
-    """Return a compiled region as JSON, and the bytes that go with it."""
-    segments = [memoryview(part).cast("B") for part in (result.blob, *result.data)]
-    data = {"compile_specs": result.compile_specs, "notes": list(result.notes), "space": result.space}
-    return {**data, "segments": [{"size": len(segment)} for segment in segments]}, segments
+def _decode_verdict(data: Mapping[str, Any]) -> Verdict:
+    verdict = mapping(data, "verdict")
+    reason = None if verdict["reason"] is None else Reason(text(verdict, "reason"))
+    return Verdict(reason, text(verdict, "message"), text(verdict, "remedy"), text(verdict, "tag"))
 
 
 def decode_result(data: Mapping[str, Any], content: bytes) -> PreprocessResult:
-    """Return the compiled region; `content` has the bytes of all segments, one after another."""
-    sizes = [count(row, "size") for row in items(data, "segments")]
+    """Return the compiled region; `content` has the bytes of all its parts, one after another."""
+    sizes = [count({"size": size}, "size") for size in data["sizes"]]
     if sum(sizes) != len(content):
-        raise ValueError("segments")
-    ends, whole = itertools.accumulate(sizes), memoryview(content)
-    blob, *parts = (whole[end - size : end] for end, size in zip(ends, sizes, strict=True))
-    specs, notes, space = mapping(data, "compile_specs"), texts(data, "notes"), text(data, "space")
-    return PreprocessResult(blob, specs, notes, space, tuple(parts))
+        raise ValueError("sizes")
+    whole = memoryview(content)
+    parts = [whole[end - size : end] for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
+    return PreprocessResult.of_data(mapping(data, "about"), parts)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ import typer
 import delegate
 from delegate.cli import commands, output
 from delegate.errors import ConfigError, DelegateError
-from delegate.plugins import COMMANDS, discover, load_object
+from delegate.plugins import COMMANDS, Plugin, discover, load_object
 
 _AOT_LIBRARIES = frozenset({"torch", "pydantic", "yaml"})
 # The commands of this project. Each is the function or the group that is imported when it is needed, so that a command
@@ -97,17 +98,22 @@ class Commands(commands.Group):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "commands": _OwnCommands()})
 
+    @functools.cached_property
+    def _plugins(self) -> Mapping[str, Sequence[Plugin]]:
+        return discover(COMMANDS).claims
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with output.escape_output():
             return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of this project's commands, followed by the commands of other packages."""
-        return [*_COMMANDS, *(name for name in discover(COMMANDS).claims if name not in _COMMANDS)]
+        return [*_COMMANDS, *(name for name in self._plugins if name not in _COMMANDS)]
 
     def get_command(self, ctx: Any, name: str) -> Any:
         """Return a command by name; a command of another package is imported now."""
-        return super().get_command(ctx, name) or commands.find_plugin_command(name)
+        own = super().get_command(ctx, name)
+        return own or (commands.build_plugin_command(name, self._plugins[name]) if name in self._plugins else None)
 
     def summary(self, ctx: Any, name: str) -> str:
         """Return the line about a command; imports only commands of other packages."""

@@ -97,13 +97,7 @@ def read_archive(method: str, names: Sequence[str], path: str, most: int | None)
     Raises:
         InputError: the file cannot be read, or holds other arrays.
     """
-    try:
-        arrays = load_arrays(path, most)
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path!r}", remedy="check the path") from None
-    except (OSError, ValueError) as error:
-        what = f"{path!r} cannot be read: {' '.join(str(error).split())}"
-        raise InputError(what, remedy="give a file that numpy.savez wrote") from error
+    arrays = _load(path, repr(path), "numpy.savez", most)
     if not isinstance(arrays, dict):
         raise InputError(f"{path!r} holds one array, as a .npy file does", remedy="give a file that numpy.savez wrote")
     if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
@@ -116,15 +110,19 @@ def read_archive(method: str, names: Sequence[str], path: str, most: int | None)
 
 def read_array(name: str, path: str) -> Array:
     """Read the .npy file of an input; raises InputError if it cannot be read."""
-    try:
-        loaded = load_arrays(path)
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path!r} for input {name!r}", remedy="check the path") from None
-    except (OSError, ValueError) as error:
-        what = f"{path!r} for input {name!r} cannot be read: {' '.join(str(error).split())}"
-        raise InputError(what, remedy="give a file that numpy.save wrote") from error
+    subject = f"{path!r} for input {name!r}"
+    loaded = _load(path, subject, "numpy.save")
     if isinstance(loaded, dict):
-        raise InputError(
-            f"{path!r} for input {name!r} holds several arrays", remedy="give a file that numpy.save wrote"
-        )
+        raise InputError(f"{subject} holds several arrays", remedy="give a file that numpy.save wrote")
     return loaded
+
+
+def _load(path: str, subject: str, writer: str, most: int | None = None) -> Array | dict[str, Array]:
+    """Return what a file holds; raises InputError, which names the subject, if it cannot be read."""
+    try:
+        return load_arrays(path, most)
+    except FileNotFoundError:
+        raise InputError(f"there is no file {subject}", remedy="check the path") from None
+    except (OSError, ValueError) as error:
+        what = f"{subject} cannot be read: {' '.join(str(error).split())}"
+        raise InputError(what, remedy=f"give a file that {writer} wrote") from error

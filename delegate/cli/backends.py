@@ -25,7 +25,7 @@ from delegate.cli import options, output
 from delegate.cli.options import backend_names
 from delegate.errors import BackendError, DelegateError
 from delegate.kernels.libraries import KernelLibrary
-from delegate.plugins import PluginState, blocked_in_vain
+from delegate.plugins import PluginState
 from delegate.plugins.measurements import MeasurementState
 from delegate.registry import Registry
 
@@ -74,9 +74,6 @@ def _list(registry: Registry) -> None:
             output.show(f"{s.detail}; remedy: {s.remedy}")
     for s in registry.refused():
         output.show(s.detail)
-    for name, matches in registry.blocked_in_vain().items():
-        if not matches:  # of the others the registry warns
-            output.show(blocked_in_vain(name, matches))
     if any(s.kept for s in states):
         output.show("some of these results are cached: `delegate backends --refresh` probes again")
     output.print_line()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, signature
 from typing import Any, ClassVar, get_type_hints
@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from delegate.cli import output
 from delegate.errors import ConfigError
-from delegate.plugins import COMMANDS, InstalledPlugin, discover, import_plugin, read_blocked_names
+from delegate.plugins import InstalledPlugin, Plugin, import_plugin, read_blocked_names
 
 USAGE = 2  # the exit code of wrong usage
 
@@ -157,16 +157,13 @@ class CommandState(InstalledPlugin):
     noun: ClassVar[str] = "command"
 
 
-def find_plugin_command(name: str) -> Any:
-    """Return the command of another package, None if there is none. If it cannot be used, its run raises ConfigError.
+def build_plugin_command(name: str, claims: Sequence[Plugin]) -> Any:
+    """Return the command of another package from the plugins of its name; if it cannot be used, it raises ConfigError.
 
     An entry point in the group `delegate.commands` has the name of the command, and refers to a function as those in
     this package, with typer's annotations. `delegate --help` imports its module, so large libraries are imported inside
     of the function.
     """
-    claims = discover(COMMANDS).claims.get(name)
-    if claims is None:
-        return None
     state = CommandState.refused(claims, read_blocked_names())
     if state is None:
         with output.results_only():

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
-from delegate.cli.options import import_module
+from delegate.cli.user_modules import import_module
 from delegate.common.files import foreign_format
 from delegate.common.interrupts import interruptible
 from delegate.config import Config, load_config

@@ -1,38 +1,32 @@
 """Options that several commands have, with the completions of names, and how a model is read.
 
-`--import MODULE` imports a module of the user, with functions that return models or data. The paths of output files are
-checked before any work. `delegate --install-completion` adds the completions to the shell.
+Paths of output files are checked before any work. `delegate --install-completion` adds the completions to the shell.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from delegate.cli import output
+from delegate.cli.user_modules import import_modules
 from delegate.common.files import require_file, require_folder
-from delegate.common.interrupts import interruptible
 from delegate.devtools.listeners import listen
 from delegate.errors import (
     ConfigError,
     DelegateError,
-    ExportError,
     InputError,
     PartitionError,
     ProgramError,
-    did_you_mean,
 )
-from delegate.plugins import BACKENDS, KERNELS, PORTABLE, discover, one_line
+from delegate.plugins import BACKENDS, KERNELS, PORTABLE, discover
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -120,57 +114,6 @@ class LoadOptions:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `delegate.load`; raises InputError if an option is not BACKEND.NAME=VALUE."""
         return {**asdict(self), "options": parse_load_options(self.options or [])}
-
-
-def import_modules(names: Sequence[str] | None) -> None:
-    """Import the modules of `--import`, in order.
-
-    Raises:
-        ExportError: the module or function does not exist, or it fails.
-    """
-    for name in names or ():
-        module_name, colon, function_name = name.partition(":")
-        module = import_module(module_name, f"--import {name}")
-        if colon:
-            function = getattr(module, function_name, None)
-            if not callable(function):
-                known = [n for n, f in vars(module).items() if callable(f)]
-                what = f"module {module_name} has no function {function_name!r}"
-                raise ExportError(what, where=f"--import {name}", remedy=did_you_mean(function_name, known))
-            try:
-                with interruptible():
-                    function()
-            except (Exception, SystemExit) as error:
-                if isinstance(error, DelegateError):
-                    raise
-                what = f"{name} failed: {one_line(error)}"
-                raise ExportError(what, remedy="`--debug` shows the traceback") from error
-
-
-def import_module(name: str, purpose: str) -> ModuleType:
-    """Import a module of the installed packages or of the working directory.
-
-    Args:
-        name: the name of the module.
-        purpose: the option or argument that names it, for messages.
-
-    Raises:
-        ExportError: the module does not exist, or its import fails.
-    """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        with interruptible():
-            return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if name == missing or name.startswith(missing + "."):
-            what = f"there is no module {missing!r} for {purpose}"
-            raise ExportError(what, remedy="modules are searched here and in the installed packages") from None
-        raise ExportError(f"importing {name} failed: {one_line(error)}", remedy="install it") from error
-    except (Exception, SystemExit) as error:
-        what = f"importing {name} failed: {one_line(error)}"
-        raise ExportError(what, remedy="`--debug` shows the traceback") from error
 
 
 Check = Callable[[Path | None], Path | None]  # of an option, as typer takes it

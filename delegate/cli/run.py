@@ -21,11 +21,11 @@ from delegate.cli.options import (
     Imports,
     LoadOptions,
     TraceFile,
-    import_modules,
     method_names,
     require_distinct,
     tracing,
 )
+from delegate.cli.user_modules import import_modules
 from delegate.common.user_warnings import warn_user
 from delegate.errors import BackendFailed, InputError
 from delegate.kernels.half_precision import from_bfloat16

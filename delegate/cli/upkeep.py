@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from delegate.cache.runtime.files import MappedFiles
 from delegate.cache.runtime.folder import (
     ARTIFACTS,
     CHOICES,
@@ -15,6 +14,7 @@ from delegate.cache.runtime.folder import (
     PLUGINS,
     VARIABLE,
     BoundedFolder,
+    MappedFiles,
     cache_folder,
     danger,
 )

@@ -1,6 +1,6 @@
 """The configuration of `to_backend`: a YAML file, its model, and errors that name file, line and key."""
 
-from delegate.config.load import backend_options, load_config, options_of_alias
+from delegate.config.load import backend_options, json_schema, load_config, options_of_alias
 from delegate.config.model import (
     AccuracyPolicy,
     BackendChoice,
@@ -12,7 +12,6 @@ from delegate.config.model import (
     Policy,
     Quantization,
 )
-from delegate.config.schema import json_schema
 
 __all__ = [
     "AccuracyPolicy",

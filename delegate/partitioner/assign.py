@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from delegate.backend.aot import Claim
 from delegate.costs.estimates import Estimates, crossing_values
-from delegate.costs.work import is_layout, work
+from delegate.costs.quantities import is_layout, work
 from delegate.edge.node import elements, is_compute, is_constant, is_number, is_static, nbytes, op_name, tensors
 from delegate.partitioner.scheduling import Dependencies, schedule, topological_order, union_overlapping
 from delegate.plugins import PORTABLE

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from delegate.costs.estimates import Estimates
 from delegate.costs.profile import read_shipped
-from delegate.costs.work import work
+from delegate.costs.quantities import work
 from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.extraction import Boundary, RegionExtractor

@@ -6,13 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from torch.fx import Node
 
 from delegate.backend.aot import Claim
-from delegate.common.field_checks import fault, require_format
+from delegate.common.field_checks import default, fault, items, require_format, text, texts
 from delegate.common.files import read_text, write_text
-from delegate.common.json_types import Entries, Fields, Items, Nullable, text_type
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
 from delegate.edge.program import DecompositionRound
@@ -21,17 +21,6 @@ from delegate.partitioner.plan import Partition, Plan
 from delegate.verdict import Reason, Verdict, no
 
 _FORMAT = 4
-_MOST = 2**20  # nodes and partitions
-_TEXT = text_type(2**16)
-_NODES = Items(_TEXT, _MOST)
-_PARTITION = Fields({"graph": _TEXT, "name": _TEXT, "backend": _TEXT, "nodes": _NODES})
-_PLAN = Fields(
-    {"partitions": Items(_PARTITION, _MOST)},
-    {
-        "whole": Nullable(_NODES),
-        "decompositions": Items(Entries(Items(_TEXT, _MOST, least=1), _MOST, key=_TEXT), _MOST),
-    },
-)
 _AFTER = (str(Reason.TOO_SMALL), str(Reason.SLOWER))  # reasons that may follow from other nodes of the partition
 BY_THE_PLAN = no(Reason.PINNED, "by the plan")
 _EDIT = "save a plan again, of this model with these backends and options, or edit this one"
@@ -100,20 +89,22 @@ class SavedPlan:
         return f'{{"format": {_FORMAT}, {whole}{rounds}"partitions": [\n{lines}\n]}}\n'
 
     @classmethod
-    def from_json(cls, text: str, where: str = "") -> SavedPlan:
+    def from_json(cls, source: str, where: str = "") -> SavedPlan:
         """Return the plan in a text from `to_json`; raise PartitionError for other texts.
 
         `where` is for the message.
         """
         try:
-            parsed = json.loads(text)
+            parsed = json.loads(source)
             require_format(parsed, _FORMAT)
-            data = _PLAN.check(parsed, "")
-            partitions = tuple(SavedPartition(**{**p, "nodes": tuple(p["nodes"])}) for p in data["partitions"])
+            partitions = tuple(map(_read_partition, items(parsed, "partitions")))
             _require_unique_nodes(partitions)
-            whole, rounds = data.get("whole"), data.get("decompositions", ())
-            frozen = tuple({graph: tuple(nodes) for graph, nodes in each.items()} for each in rounds)
-            return cls(partitions, None if whole is None else tuple(whole), frozen)
+            whole = None if parsed.get("whole") is None else texts(parsed, "whole")
+            rounds = default(parsed, "decompositions", items, ())
+            decompositions = tuple({graph: texts(each, graph) for graph in each} for each in rounds)
+            if not all(nodes for each in decompositions for nodes in each.values()):
+                raise ValueError("decompositions should have nodes for each graph")
+            return cls(partitions, whole, decompositions)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"the plan cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
@@ -236,6 +227,10 @@ def _obstacle(plans: Iterable[Plan], graph: str, node: str, backend: str) -> str
     if planned is None:
         return f"{graph} has no such node"
     return str(planned.verdicts[backend])
+
+
+def _read_partition(data: Mapping[str, Any]) -> SavedPartition:
+    return SavedPartition(text(data, "graph"), text(data, "name"), text(data, "backend"), texts(data, "nodes"))
 
 
 def _require_unique_nodes(partitions: Iterable[SavedPartition]) -> None:

@@ -12,7 +12,7 @@ from torch.fx import Node
 from delegate.backend.aot import Claim
 from delegate.backend.decomposition import is_compound
 from delegate.backend.selected import SelectedBackend
-from delegate.costs.work import is_layout, traffic
+from delegate.costs.quantities import is_layout, traffic
 from delegate.edge.decompose import trace_key
 from delegate.edge.node import (
     is_compute,

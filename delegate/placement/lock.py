@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from delegate.common.field_checks import fault, mapping, require_format, text
 from delegate.common.files import read_text, write_text
-from delegate.config.plain_yaml import NotPlain, parse
+from delegate.config.source import NotPlain, parse
 from delegate.edge.graphs import described
 from delegate.errors import DelegateError, PartitionError
 from delegate.partitioner.plan import Plan

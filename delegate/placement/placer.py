@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from delegate.costs.corrections import CorrectedEstimates
+from delegate.costs.estimates import CorrectedEstimates
 from delegate.errors import DelegateError
 from delegate.lowering.compiler import Compiler
 from delegate.partitioner.plan import Partition, Plan

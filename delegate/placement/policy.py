@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from delegate.costs.work import work
+from delegate.costs.quantities import work
 from delegate.edge.graphs import identity
 from delegate.edge.node import module_path
 from delegate.errors import PartitionError

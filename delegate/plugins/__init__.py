@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from delegate.common.interrupts import interruptible, raise_handler_error
+from delegate.common.interrupts import interruptible
 from delegate.errors import DelegateError
 
 if TYPE_CHECKING:
@@ -170,7 +170,6 @@ def import_plugin(kind: type[InstalledPlugin], plugin: Plugin, *provided: type, 
     try:
         value = plugin.load()
     except (Exception, SystemExit) as error:
-        raise_handler_error(error)
         return kind.broken(plugin, f"fails to import: {one_line(error)}", error)
     if provided and not isinstance(value, provided):
         what = f"provides {type(value).__name__} at {plugin.value}, not a {provided[0].__name__}"
@@ -254,12 +253,6 @@ def refusal(plugin: Plugin, what: str) -> str:
 def read_blocked_names() -> frozenset[str]:
     """Return the plugin names that the environment variable DELEGATE_BLOCK_PLUGINS blocks."""
     return frozenset(part.strip() for part in os.environ.get(BLOCK_VARIABLE, "").split(",") if part.strip())
-
-
-def blocked_in_vain(name: str, matches: Collection[str]) -> str:
-    """Describe a blocked name that is not a plugin here; `matches` are plugins of similar names."""
-    meant = f": did you mean {' or '.join(map(repr, matches))}?" if matches else ""
-    return f"the environment variable {BLOCK_VARIABLE} names {name!r}, which is not an installed plugin{meant}"
 
 
 def is_blocked(name: str, blocked: Collection[str]) -> bool:

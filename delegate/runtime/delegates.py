@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delegate.common.interrupts import interruptible, raise_handler_error
+from delegate.common.interrupts import interruptible
 from delegate.devtools.listeners import Subscription, emit
 from delegate.errors import BackendFailed, DelegateError
 from delegate.plugins import AUTHOR, one_line
@@ -91,7 +91,6 @@ def _init_required(init: Init, spec: DelegateSpec, callers: Callable[[], str]) -
         with interruptible():
             return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
-        raise_handler_error(error)
         raise failed(spec, error, callers()) from error
 
 
@@ -110,7 +109,6 @@ def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Dele
         with interruptible():
             delegate = init(spec)
     except (Exception, SystemExit) as error:
-        raise_handler_error(error)
         return fallbacks.create_fallback(spec, error)
     return fallbacks.with_fallback(spec, delegate)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from delegate.common.interrupts import raise_handler_error
 from delegate.common.user_warnings import warn_user
 from delegate.plugins import one_line
 from delegate.program.model import DelegateSpec
@@ -127,7 +126,6 @@ class _FallbackOnFailure(Delegate):
             if self._execute is self._own:
                 self._delegate.prepare(inputs, outputs)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            raise_handler_error(error)
             self.switch_to_fallback(error)
 
     def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -137,7 +135,6 @@ class _FallbackOnFailure(Delegate):
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if execute is not self._own or is_reentry(error):
                 raise
-            raise_handler_error(error)
             self.switch_to_fallback(error)
             self._execute(inputs, outputs)
 

@@ -7,7 +7,6 @@ from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from delegate.common.interrupts import raise_handler_error
 from delegate.errors import DelegateError, DeviceLost, InputError
 from delegate.program import model
 from delegate.program.dtypes import DType
@@ -133,7 +132,6 @@ class Method(NotPicklable):
 
         What a signal handler of the program raised is raised unchanged, whatever a library has made of it.
         """
-        raise_handler_error(error)
         if isinstance(error, DelegateError):
             self._resources.platform.abort(error)
             raise error

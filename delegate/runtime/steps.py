@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from delegate.common.interrupts import raise_handler_error
 from delegate.errors import BackendError, BackendFailed, DelegateError, KernelError
 from delegate.plugins import AUTHOR, PORTABLE, one_line
 from delegate.program.model import DelegateSpec
@@ -212,7 +211,6 @@ class SingleDelegateFastPath:
                 finally:
                     lock.owner = 0
         except (Exception, SystemExit) as error:
-            raise_handler_error(error)
             raise self._step.failed(error) from error
         return outputs
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from delegate.common.interrupts import raise_handler_error
 from delegate.errors import DelegateError, ExecutionError, InputError, ProgramError
 from delegate.plugins import one_line
 
@@ -29,7 +28,6 @@ class ErrorTranslator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, DelegateError):
-            raise_handler_error(error)
             raise self.translate(error) from error
 
     def translate(self, error: Exception) -> DelegateError:

@@ -13,7 +13,7 @@ from torch.fx import Graph
 
 import delegate
 from delegate.backend import compiler_process, isolated
-from delegate.backend.isolated import WHOLE, Outcome, Outcomes
+from delegate.backend.isolated import Outcome, Outcomes
 from delegate.cache.runtime.environment import code_of, versions_of
 from delegate.cache.runtime.store import Store
 from delegate.partitioner.partitioner import CapabilityPartitioner
@@ -140,15 +140,13 @@ def test_a_compiler_that_hangs(ends: Site, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.extended
-def test_a_check_that_ends_its_process(ends: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_ends_its_process(ends: Site) -> None:
     def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.maximum(a + b, b)
 
     program = lower(function, "ends")
     assert backends_of(program) == {"add": "ends", "maximum": "portable"}
     assert "it was killed by SIGSEGV when it was queried about it" in str(program.report)
-    without_a_process(monkeypatch)
-    assert "it was killed by SIGSEGV when it was queried about it, in an earlier" in str(lower(function, "ends").report)
 
 
 class Biased(nn.Module):
@@ -362,36 +360,18 @@ def test_it_can_be_switched_off(ends: Site, monkeypatch: pytest.MonkeyPatch) -> 
     assert compiled_in(1.0, CapabilityPartitioner("ends", isolate="none")) == os.getpid()
 
 
-def test_an_unreadable_entry_is_a_miss(tmp_path: Path) -> None:
-    known = {"place": 2, "ending": "was killed by SIGSEGV", "limit": 0.0}
+def test_what_is_recorded(tmp_path: Path) -> None:
+    crash, safe = Outcome("was killed by SIGSEGV"), Outcome("", 2.0)
     store = Store(tmp_path)
-    wrong = ({"place": -1}, {"place": "2"}, {"ending": 3}, {"limit": -1.0}, {"limit": 10**400})
-    for rows in (*([known | change] for change in wrong), [3], {"a": 1}, [known]):
-        outcomes = Outcomes(lambda: "identity", store)
-        assert outcomes.get("a", 1.0, 2) is None
-        key = outcomes._key("a")
-        assert key is not None
-        store.put(key, {"outcomes": rows}, [])
+    outcomes = Outcomes(lambda: "identity", store)
+    for structure, outcome in {"crash": crash, "safe": safe, "killed": Outcome("was killed by SIGKILL")}.items():
+        outcomes.put(structure, outcome)
+    for recorded in (outcomes, Outcomes(lambda: "identity", store)):
+        assert (recorded.get("crash", 1.0), recorded.get("safe", 2.0), recorded.get("safe", 1.0)) == (crash, safe, None)
+        assert recorded.get("killed", 1.0) is recorded.get("other", 1.0) is None
         Outcomes._RECORDED.clear()
-        found = Outcomes(lambda: "identity", store).get("a", 1.0, 2)
-        assert (found is not None) == (rows == [known])
-        Outcomes._RECORDED.clear()
-        store.remove(key)
-
-
-def test_outcomes_of_places_add_up(tmp_path: Path) -> None:
-    outcomes = Outcomes(lambda: "identity", Store(tmp_path))
-    outcomes.put("a", {3: Outcome("was killed by SIGSEGV")})
-    outcomes.put("a", {WHOLE: Outcome()})
-    Outcomes._RECORDED.clear()
-    again = Outcomes(lambda: "identity", Store(tmp_path))
-    assert (again.get("a", 1.0), again.get("a", 1.0, 3)) == (Outcome(), Outcome("was killed by SIGSEGV"))
-    assert again.get("a", 1.0, 4) is again.get("b", 1.0) is None
-
-
-def test_what_others_ended_is_not_recorded() -> None:
-    outcomes = Outcomes(lambda: "another", None)
-    outcomes.put("killed", {WHOLE: Outcome("was killed by SIGKILL")})
-    outcomes.put("crashed", {WHOLE: Outcome("was killed by SIGSEGV")})
-    assert outcomes.get("killed", 1.0) is None
-    assert outcomes.get("crashed", 1.0) is not None
+    key = outcomes._key("crash")
+    assert key is not None
+    for change in ({"ending": 3}, {"limit": -1.0}, {"limit": 10**400}, {"limit": "1"}):
+        store.put(key, crash._asdict() | change, [])
+        assert outcomes.get("crash", 1.0) is None  # a miss

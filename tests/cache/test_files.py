@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from delegate.cache.runtime.files import MappedFiles, content_digest
+from delegate.cache.runtime.folder import MappedFiles, content_digest
 
 CONTENTS = [b"", b"a", random.Random(0).randbytes(10_240_000)]
 
@@ -100,7 +100,7 @@ def test_nothing_is_left_of_a_writer_that_was_killed(folder: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from delegate.cache.runtime.files import MappedFiles
+from delegate.cache.runtime.folder import MappedFiles
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 MappedFiles(Path({str(folder)!r})).keep("key", os.open({__file__!r}, os.O_RDONLY))
 """

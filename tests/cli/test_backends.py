@@ -71,21 +71,6 @@ def test_one_with_a_broken_half(site: Site) -> None:
     assert "Traceback (most recent call last)" in text
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("run", "a.dlg", "--repeat", "0"), "Invalid value for '--repeat'"),
-        (("fly",), "No such command 'fly'"),
-        (("lower", "a:b"), "Missing option"),
-        (("config", "check"), "Missing argument 'FILE'"),
-    ],
-)
-def test_wrong_usage(args: tuple[str, ...], message: str) -> None:
-    stdout, stderr = call(*args, code=2)
-    assert stdout == ""
-    assert message in stderr
-
-
 def test_config_check(site: Site, tmp_path: Path) -> None:
     site.backend("adder")
     good = tmp_path / "good.yaml"

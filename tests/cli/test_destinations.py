@@ -74,6 +74,9 @@ def test_every_option_that_writes_is_here():
         (("lower", "m.pt2", "--locked", "file", "-o", "file"), "--output would overwrite --locked"),
         (("lower", "m.pt2", "--costs", "file", "-o", "file"), "--output would overwrite --costs"),
         (("lower", "m.pt2", "-o", "new", "--lock", "new"), "--lock would overwrite --output"),
+        (("lower", "m.pt2", "-o", "new", "--trace", "new"), "--trace would overwrite --output"),
+        (("run", "file", "--trace", "file"), "--trace would overwrite FILE"),
+        (("report", "file", "-o", "file"), "--output would overwrite"),
         (("lower", "m.pt2", "-o", "new", "--bundle", "new"), "--bundle would overwrite --output"),
     ],
 )

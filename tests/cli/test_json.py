@@ -114,11 +114,10 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "ops": (["-b", "adder"], "import of adder_halves"),
     "cache info": ([], ""),
     "tell": ([], "a command"),
-}
-ALWAYS_JSON = {
     "config schema": ([], ""),
+    "demo": ([], ""),
 }
-SLOW = {"demo"}  # it runs every backend that is installed
+ALWAYS_JSON = {"config schema"}  # without the option
 QUICK = {"run", "inspect", "diff", "backends", "cache info", "tell"}
 
 
@@ -135,20 +134,7 @@ def check(done: subprocess.CompletedProcess[str], stage: str) -> None:
 )
 def test_commands_with_json(command: str, folder: Path) -> None:
     args, stage = CALLS[command]
-    check(run(folder, *command.split(), *args, "--json"), stage)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ALWAYS_JSON)
-def test_commands_whose_result_is_json(command: str, folder: Path) -> None:
-    args, stage = ALWAYS_JSON[command]
-    check(run(folder, *command.split(), *args), stage)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", SLOW)
-def test_slow_commands_with_json(command: str, folder: Path) -> None:
-    check(run(folder, *command.split(), "--json"), "")
+    check(run(folder, *command.split(), *args, *([] if command in ALWAYS_JSON else ["--json"])), stage)
 
 
 def test_results_are_alone_without_json_too(folder: Path) -> None:
@@ -169,7 +155,7 @@ def test_every_command_with_json_is_here() -> None:
         inner = getattr(command, "commands", None)
         commands |= {name: command} if inner is None else {f"{name} {n}": c for n, c in inner.items()}
     with_json = {name for name, c in commands.items() if any("--json" in p.opts for p in c.params)}
-    assert with_json == (CALLS.keys() | SLOW) - {"tell"}
+    assert with_json == CALLS.keys() - ALWAYS_JSON - {"tell"}
 
 
 def test_only_one_module_prints_results() -> None:

@@ -81,32 +81,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("backend"))
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "tests",
-    [
-        pytest.param(["-k", "another_version"], id="some"),
-        pytest.param([], id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_it_passes_as_it_is(made: Made, tests: list[str]) -> None:
+def require_passing(made: Made, *tests: str) -> None:
     own = made.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", *tests)
     assert re.search(r"\d+ passed(, \d+ deselected)? in", own), "and nothing is skipped"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("tests", [["-k", "another_version"], pytest.param([], marks=pytest.mark.slow)])
+def test_it_passes_as_it_is(made: Made, tests: list[str]) -> None:
+    require_passing(made, *tests)
     assert "my_npu" in made.python("-c", SCRIPT.replace("acme", "my_npu"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("template", ["ask", "compiler"])
-@pytest.mark.parametrize(
-    "tests",
-    [
-        pytest.param(["-k", "eager or another_version or several_at"], id="some"),
-        pytest.param([], id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_the_other_templates_pass_as_they_are(tmp_path: Path, template: str, tests: list[str]) -> None:
-    own = Made(tmp_path, template).python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", *tests)
-    assert re.search(r"\d+ passed(, \d+ deselected)? in", own), "and nothing is skipped"
+def test_the_other_templates_pass_as_they_are(tmp_path: Path, template: str) -> None:
+    require_passing(Made(tmp_path, template))
 
 
 @pytest.mark.slow

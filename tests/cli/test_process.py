@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -88,7 +87,6 @@ def test_missing_cli_library_is_one_line(site: Site, library: str) -> None:
     [
         (("run", "absent.dlg"), 1, "error: "),
         (("run",), 2, "Missing argument 'FILE'"),
-        (("config", "check", "absent.yaml"), 1, "there is no configuration file 'absent.yaml'"),
     ],
 )
 def test_exit_codes(site: Site, args: tuple[str, ...], code: int, message: str) -> None:
@@ -114,25 +112,6 @@ def test_output_is_plain_when_piped(site: Site, program: str) -> None:
         assert done.returncode == 0
         assert "\x1b" not in done.stdout, args
         assert not set("─│╭┏━") & set(done.stdout), args
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("args", [("backends",), ("run", "--repeat", "3")])
-def test_terminals_get_tables_and_progress(site: Site, program: str, args: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "delegate", *args, *([program] if args[0] == "run" else [])]
-    ours, theirs = os.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(site.root), "TERM": "xterm", "COLUMNS": "160"}
-    environment.pop("NO_COLOR", None)
-    done = subprocess.run(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, check=False)
-    os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # the end of a terminal
-        while part := os.read(ours, 4096):
-            shown += part
-    os.close(ours)
-    assert done.returncode == 0, shown
-    assert b"\x1b[1m" in shown
-    assert (b"adder" if args[0] == "backends" else b"3 times: median") in shown
 
 
 def test_module_and_version() -> None:

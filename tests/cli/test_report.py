@@ -74,10 +74,3 @@ def test_the_result_of_the_debugger(tmp_path):
     )
     assert "give one" in call("report", program, program, "--debug-result", str(result), "-o", out, code=2)[1]
     assert not (tmp_path / "x.html").exists()
-
-
-def test_three_programs_and_a_destination_that_is_read(tmp_path):
-    path = str(save_sum(tmp_path / "sum.dlg"))
-    assert "one page shows one or two" in call("report", path, path, path, "-o", str(tmp_path / "x.html"), code=2)[1]
-    assert "--output would overwrite" in call("report", path, "-o", path, code=1)[1]
-    assert load(path).report

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from delegate.config import BackendChoice, Config, backend_options, load_config
-from delegate.config.plain_yaml import parse
+from delegate.config.source import parse
 from delegate.errors import BackendUnavailable, ConfigError
 from delegate.registry import Registry
 from tests.support.plugins import Site

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from delegate.costs import kinds
-from delegate.costs.corrections import CorrectedEstimates
-from delegate.costs.estimates import Estimates
+from delegate.costs.estimates import CorrectedEstimates, Estimates
 from delegate.costs.profile import UNKNOWN, MachineProfile, PlaceRates, Rate
 from delegate.costs.quantities import Quantities, quantities_of
 from delegate.edge.export import to_edge

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.fx import Graph, Node
 
-from delegate.costs.work import is_layout, work
+from delegate.costs.quantities import is_layout, work
 from delegate.edge.node import nbytes
 from tests.support.planning import edge
 

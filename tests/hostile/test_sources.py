@@ -1,11 +1,8 @@
-"""Files that others change, processes killed while they save, members of archives made to be large."""
+"""Files that others change, and members of archives made to be large."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import tracemalloc
 import zipfile
 
@@ -15,54 +12,6 @@ import delegate
 from delegate.errors import ProgramError
 from delegate.program import file
 from tests.support.programs import dynamic, static
-
-SAVING = """
-import sys, time
-from delegate.program import file
-from tests.support.programs import static
-parts = file.assemble
-def slow(program):
-    for part in parts(program):
-        yield part
-        print("writing", flush=True)
-        time.sleep(60)
-file.assemble = slow
-file.save(static(), sys.argv[1])
-"""
-
-
-def saving(path) -> subprocess.Popen[str]:
-    """A process that has begun to save, and does not go on."""
-    process = subprocess.Popen([sys.executable, "-c", SAVING, str(path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "writing\n"
-    return process
-
-
-def test_the_next_save_removes_what_a_killed_one_left(tmp_path):
-    with saving(tmp_path / "p.dlg") as process:
-        process.send_signal(signal.SIGKILL)
-    (stale,) = os.listdir(tmp_path)
-    assert stale.startswith(".delegate-")
-    file.save(static(), tmp_path / "other.dlg")
-    assert os.listdir(tmp_path) == ["other.dlg"]
-
-
-def test_a_save_that_goes_on_keeps_its_file(tmp_path):
-    with saving(tmp_path / "p.dlg") as process:
-        file.save(static(), tmp_path / "p.dlg")
-        names = os.listdir(tmp_path)
-        process.kill()
-    assert len(names) == 2
-    assert file.load(tmp_path / "p.dlg") == static()
-
-
-def test_what_looks_alike_is_kept(tmp_path):
-    names = {".delegate-1.tmp", ".delegate-0123456789abcdef.tmp.txt", "x.delegate-0123456789abcdef.tmp"}
-    for name in names:
-        (tmp_path / name).touch()
-    file.save(static(), tmp_path / "p.dlg")
-    assert set(os.listdir(tmp_path)) == {*names, "p.dlg"}
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])

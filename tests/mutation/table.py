@@ -178,7 +178,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("program/segments.py", "places[digest, segment.nbytes] = align(end)", "places[digest, segment.nbytes] = end",
      "segments not aligned", ("program/test_file.py",)),
     # -- partitioner
-    ("costs/work.py", "return 2 * count(node)", "return count(node)", "work of a product",
+    ("costs/quantities.py", "return 2 * count(node)", "return count(node)", "work of a product",
      ("costs/test_work.py",)),
     ("partitioner/extraction.py", "enumerate(boundary.outputs)", "enumerate(reversed(boundary.outputs))",
      "results of a partition swapped", ("partitioner/test_extraction.py",)),

@@ -23,8 +23,8 @@ def test_a_plan_is_read_as_it_was_written() -> None:
     [
         ({"format": 3}, "its format is 3, but only format 4 is supported"),
         ({"whole": "aten.linear.default"}, "whole should be a list"),
-        ({"partitions": [{"graph": "forward", "name": "p", "backend": "xnnpack"}]}, r"partitions\[0\] lacks nodes"),
-        ({"decompositions": [{"forward": []}]}, r"decompositions\[0\].forward should be a list of 1 to"),
+        ({"partitions": [{"graph": "forward", "name": "p", "backend": "xnnpack"}]}, "it has no 'nodes'"),
+        ({"decompositions": [{"forward": []}]}, "decompositions should have nodes for each graph"),
     ],
     ids=str,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 
 import pytest
 
@@ -17,19 +16,6 @@ from delegate.program.file import save
 from delegate.runtime.array_files import load_arrays
 from tests.support.hostile import require_no_wait
 from tests.support.programs import static
-
-STALE = ".delegate-0123456789abcdef.tmp"
-
-
-def saved(tmp_path):
-    """Save in a thread of its own, and give up after a while."""
-    target = tmp_path / "file"
-    thread = threading.Thread(target=write_text, args=(target, "text", "it"), daemon=True)
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
-    return target.read_text()
-
 
 READERS = {
     "a plan": SavedPlan.load,
@@ -55,19 +41,6 @@ def test_a_pipe_of_the_shell_is_read_and_written():
     os.close(writes)
     assert read_text(f"/dev/fd/{reads}", "the plan", "") == "text"
     os.close(reads)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
-def test_a_pipe_with_the_name_of_a_stale_file_holds_nothing_up(tmp_path):
-    os.mkfifo(tmp_path / STALE)
-    assert saved(tmp_path) == "text"
-
-
-def test_no_link_with_the_name_of_a_stale_file_is_followed(tmp_path):
-    (tmp_path / "other").write_text("of somebody")
-    (tmp_path / STALE).symlink_to(tmp_path / "other")
-    assert saved(tmp_path) == "text"
-    assert (tmp_path / "other").read_text() == "of somebody"
 
 
 def test_the_mode_is_given_to_the_file_itself(tmp_path):

@@ -75,15 +75,12 @@ class ArtifactCache:
         if isinstance(result, RegionRefused):
             self.store.put(key, {"refused": result.reasons}, [])
             return
-        about = {"compile_specs": result.compile_specs, "notes": list(result.notes), "space": result.space}
-        digests = self.store.put(key, about, [result.blob, *result.data])
+        digests = self.store.put(key, *result.to_data())
         if digests is not None:
             self._locations[id(result)] = (Location(key, digests), result)
 
 
 def _decode(entry: Entry) -> CachedResult:
-    about = entry.about
-    if "refused" in about:
-        return RegionRefused(about["refused"])
-    blob, *data = entry.parts
-    return PreprocessResult(blob, about["compile_specs"], tuple(about["notes"]), about["space"], tuple(data))
+    if "refused" in entry.about:
+        return RegionRefused(entry.about["refused"])
+    return PreprocessResult.of_data(entry.about, entry.parts)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -125,17 +125,19 @@ def demo(
 
 def _print(real: Sequence[DemoRow], stand_ins: Sequence[DemoRow], count: int) -> None:
     output.show(f"{count} images of digits in changing light, one at a time, without torch", "")
-    output.table(("backend", "accuracy", "latency", "file"), [r.cells() for r in real])
+    header = ("backend", "accuracy", "latency", "file")
+    output.table(header, [r.cells() for r in real])
     if stand_ins:
         output.show("", "Stand-ins: a CPU imitates the device, so the latency is not the device's.")
-        output.table(("backend", "accuracy", "latency", "file"), [r.cells() for r in stand_ins])
+        output.table(header, [r.cells() for r in stand_ins])
     output.show("", conclusion(real), "")
-    for name, devices in {r.backend: r.devices for r in (*real, *stand_ins) if r.devices}.items():
-        output.show(f"{name}: {devices[0]}")
+    rows = (*real, *stand_ins)
+    output.show(
+        *(f"{name}: {devices[0]}" for name, devices in {r.backend: r.devices for r in rows if r.devices}.items())
+    )
     if any(r.scheme == SCHEMES[0] for r in real):
         output.show("static_int8 has one range for bright and dark images: dark ones lose detail.")
-    for line in partly_quantized((*real, *stand_ins)):
-        output.show(line)
+    output.show(*partly_quantized(rows))
 
 
 def partly_quantized(rows: Sequence[DemoRow]) -> list[str]:
@@ -199,15 +201,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda text: print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """A backend to show.
-
-    Args:
-        name: its name, or "portable".
-        devices, stand_in: see DemoRow.
-        schemes: The quantization schemes to compare.
-    """
+class _Choice(NamedTuple):
+    """A backend to show, or "portable", with its quantization schemes; see DemoRow for the other fields."""
 
     name: str
     devices: tuple[str, ...] = ()
@@ -298,8 +293,11 @@ class _Demo:
     def _row(self, choice: _Choice, scheme: str) -> DemoRow:
         import delegate
 
-        file = self.file(choice.name, scheme)
-        exported = self._quantize_row(choice.name, scheme)
+        file, exported = self.file(choice.name, scheme), self._exported
+        if scheme != "float":
+            from delegate.quantization import Quantization, quantize
+
+            exported = quantize(exported, Quantization(backend=choice.name, scheme=scheme), self._batches)
         delegate.to_backend(exported, [choice.name]).save(file)
         result_file = self._work / "result.json"
         paths = map(str, (file, self._work / "images.npy", result_file))
@@ -307,27 +305,17 @@ class _Demo:
         if done.returncode != 0:
             raise DelegateError(f"the process that ran it ended with exit code {done.returncode}")
         result = json.loads(result_file.read_text())
-        accuracy = _accuracy(result["classes"], self.held_out)
-        size = file.stat().st_size
-        layers = _layers(exported)
+        accuracy, layers = _accuracy(result["classes"], self.held_out), _layers(exported)
+        measured = accuracy, result["latency"], file.stat().st_size
         return DemoRow(
             choice.name,
             scheme,
-            accuracy,
-            result["latency"],
-            size,
+            *measured,
             choice.devices,
             choice.stand_in,
-            len(layers),
-            sum(layers),
+            layers=len(layers),
+            integer_layers=sum(layers),
         )
-
-    def _quantize_row(self, backend: str, scheme: str) -> ExportedProgram:
-        from delegate.quantization import Quantization, quantize
-
-        if scheme == "float":
-            return self._exported
-        return quantize(self._exported, Quantization(backend=backend, scheme=scheme), self._batches)
 
     def file(self, backend: str, scheme: str) -> Path:
         """Return the path of a program file."""

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.options import Imports, TrustCode, import_modules, kernel_names
+from delegate.cli.options import Imports, TrustCode, kernel_names
+from delegate.cli.user_modules import import_modules
 
 
 def measure(

@@ -23,8 +23,7 @@ from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile, l
 from delegate.backends.xnnpack.runtime.verifier import Graph, VerifiedLayer, VerifiedOperand, VerifiedTensor
 from delegate.backends.xnnpack.runtime.weights import Piece
 from delegate.cache.runtime.environment import host_features
-from delegate.cache.runtime.files import MappedFiles
-from delegate.cache.runtime.folder import PACKED, cache_folder, private
+from delegate.cache.runtime.folder import PACKED, MappedFiles, cache_folder, private
 from delegate.program.segments import checksum
 
 LEAST_HOLE = 1 << 16  # bytes of the smallest omitted weight, which covers whole pages

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from delegate.common.field_checks import fault
-from delegate.common.json_types import FLAG, Fields, Items, Nullable, integer_type, text_type
 from delegate.errors import InputError, ProgramError
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref
 from delegate.runtime.context import Context
+from delegate_llm.runtime.json_types import FLAG, Fields, Items, Nullable, integer_type, text_type
 
 _MOST_BYTES = 2**24  # of the description
 _COUNT = integer_type(1, 2**31 - 1)

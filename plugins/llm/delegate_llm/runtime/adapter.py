@@ -16,11 +16,11 @@ import numpy as np
 
 from delegate.common.field_checks import fault
 from delegate.common.files import read_bytes
-from delegate.common.json_types import number_type
 from delegate.errors import InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.plugins import one_line
 from delegate.runtime.context import Context
+from delegate_llm.runtime.json_types import number_type
 from delegate_llm.runtime.sampling import Array
 
 # The states of a linear layer: (conversations, rank, inputs), (conversations, rank, outputs), (conversations).

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from delegate.common.field_checks import fault
-from delegate.common.json_types import (
+from delegate_llm.runtime.json_types import (
     FLAG,
     Entries,
     Fields,

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from delegate.common.interrupts import raise_handler_error
 from delegate.errors import BackendFailed, DelegateError
 from delegate.program.cores import library_threads
 from delegate.program.raw import array_over
@@ -196,7 +195,6 @@ class OnnxDelegate(Delegate):
                     self._session = self._open_session()
                 self._session.run(inputs, outputs)
             except Exception as error:  # see open_session
-                raise_handler_error(error)
                 error.with_traceback(None)  # which would keep the session
                 self._reset()
                 if isinstance(error, DelegateError):
