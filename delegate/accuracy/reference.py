@@ -231,14 +231,14 @@ class EagerRegion:
         pairs += [(results[name], values[name]) for name in names if name not in known]
         return [actual for actual, _ in pairs], [expected for _, expected in pairs]
 
-    def changed(
+    def run_changed(
         self, inputs: Sequence[torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the outputs of the region if all inputs and constants are changed; raises as `values` does."""
         values = dict(_by_name(self._run([change(t) for t in inputs], {}, [change(t) for t in self._constants])))
         return [values[node.name] for node in self.region.outputs]
 
-    def continued(
+    def continue_from(
         self,
         inputs: Sequence[torch.Tensor],
         known: Mapping[str, torch.Tensor],
@@ -306,7 +306,7 @@ class RegionTrial:
         except Exception:  # a library that accepts the region may reject a part of it with any error
             return None
         expected = [self.known[node.name] for node in self.region.outputs]
-        return difference(self._eager.continued(self.inputs, self.known, part_results), expected)
+        return difference(self._eager.continue_from(self.inputs, self.known, part_results), expected)
 
     def read_values(self) -> dict[str, torch.Tensor]:
         """Return all values of the region on the backend, by node; empty if the library rejects so many results."""

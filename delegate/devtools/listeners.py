@@ -85,7 +85,7 @@ _LISTENING: ContextVar[tuple[Subscription, ...]] = ContextVar("listeners", defau
 
 
 @contextmanager
-def subscribed(listener: Listener) -> Iterator[Subscription]:
+def subscribe(listener: Listener) -> Iterator[Subscription]:
     """Yield the subscription of a listener; raise ListenerError at the end if the listener has failed."""
     subscription = Subscription(listener)
     yield subscription
@@ -109,7 +109,7 @@ def listen(listener: Listener) -> Iterator[None]:
     Raises:
         ListenerError: the listener has raised an exception.
     """
-    with subscribed(listener) as subscription:
+    with subscribe(listener) as subscription:
         token = _LISTENING.set((*_LISTENING.get(), subscription))
         try:
             yield

@@ -28,8 +28,7 @@ class NodeReport:
         source: the user's own line; empty if unknown.
         module: path of the user's module; empty if unknown.
         work: its share of the method's estimated operations, 0 to 1.
-        time: its share of the method's estimated time, 0 to 1; 0 in reports of
-            earlier versions.
+        time: its share of the method's estimated time, 0 to 1.
         inputs: the names of the nodes, inputs, constants and states that it reads; those that are not nodes begin with
             "input ", "constant " or "state ".
         nbytes: bytes of its results at the sizes of the export.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from delegate.devtools.listeners import subscribed
+from delegate.devtools.listeners import subscribe
 from delegate.errors import InputError, ProgramError, did_you_mean
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
@@ -272,7 +272,7 @@ class Context(NotPicklable):
             ExecutionError: a call of this thread is using the context.
         """
         self.refuse_reentry()
-        with subscribed(listener) as subscription:
+        with subscribe(listener) as subscription:
             try:
                 self._bind_listeners((*self._listeners, (subscription, inner)))
                 yield

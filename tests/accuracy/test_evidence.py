@@ -13,7 +13,6 @@ from torch import nn
 
 import delegate
 from delegate.accuracy.samples import Sample, origin_of
-from delegate.errors import ProgramError
 from delegate.report import Report
 from delegate.report.rows import InputOrigin
 
@@ -134,11 +133,3 @@ def test_random_values(dtype: torch.dtype, size: int) -> None:
     torch.manual_seed(0)
     for values in (torch.randn(size, dtype=dtype), torch.rand(size, dtype=dtype)):
         assert origin_of([Sample((values, torch.arange(4)))]) is InputOrigin.RANDOM
-
-
-def test_reports_of_before_are_read_and_forged_origins_are_refused() -> None:
-    text = delegate.to_backend(exported(), "xnnpack", verify=(picture(0),)).report.to_json()
-    assert Report.from_json(text.replace('"inputs":"given"', '"calls":1')).accuracy[0].inputs is InputOrigin.GIVEN
-    for forged in ('"inputs":"mine"', '"inputs":7', '"inputs":null', '"inputs":[]'):
-        with pytest.raises(ProgramError, match="the report cannot be read"):
-            Report.from_json(text.replace('"inputs":"given"', forged))

@@ -82,13 +82,6 @@ def test_the_rows_of_a_quantized_model() -> None:
     assert f"forward: 3 quantized layers, the noisiest: {worst.node} ({worst.place}, " in str(program.report)
 
 
-def test_the_noise_of_layers_adds_up_to_that_of_the_last() -> None:
-    """Noises that are independent add up: the errors of earlier layers pass on about as they are."""
-    rows = delegate.to_backend(exported(), config=CONFIG, verify=SAMPLE).report.layers
-    noise = sum(10 ** (-row.added_db / 10) for row in rows)
-    assert 10 ** (-rows[-1].total_db / 10) == pytest.approx(noise, rel=1.0)
-
-
 @pytest.mark.filterwarnings("ignore:method forward reaches")
 def test_a_layer_with_a_wrong_scale_adds_its_error_and_the_next_inherits_it() -> None:
     ep = exported()

@@ -67,21 +67,19 @@ PARTLY = torch.tensor([[1.0, 2], [-3, 4]])
 ABOVE = torch.tensor([[1.0, -2], [3, 4]])  # negative only where a lower triangle has nothing
 BOTH = torch.tensor([[1.0, -2], [-3, 4]])
 
-CASES: dict[str, tuple[nn.Module | Callable[..., Any], torch.Tensor, str]] = {
-    "partly": (logs, PARTLY, both("log", "xnnpack")),
-    "everywhere": (logs, -PARTLY.abs(), both("log", "xnnpack")),
-    "none": (logs, PARTLY.abs(), ""),
-    "an input": (logs, torch.tensor([[1.0, NAN], [2, 3]]), both("mul", "xnnpack")),
-    "removed by torch": (masked, ABOVE, own("where", "no NaN")),
-    "removed by torch in part": (masked, BOTH, own("where", f"NaN too, first in {node('log')}")),
-    "a state": (Counted(), PARTLY, both("sqrt", "xnnpack")),
-}
-
-PORTABLES: dict[str, tuple[nn.Module | Callable[..., Any], torch.Tensor, str]] = {
-    "partly": (logs, PARTLY, both("log")),
-    "none": (logs, PARTLY.abs(), ""),
-    "removed": (lost, ABOVE, ""),
-    "sizes of data": (chosen, PARTLY, both("acos")),
+# Name -> backends, function, input, the text.
+CASES: dict[str, tuple[list[str], nn.Module | Callable[..., Any], torch.Tensor, str]] = {
+    "partly": (["xnnpack"], logs, PARTLY, both("log", "xnnpack")),
+    "everywhere": (["xnnpack"], logs, -PARTLY.abs(), both("log", "xnnpack")),
+    "none": (["xnnpack"], logs, PARTLY.abs(), ""),
+    "an input": (["xnnpack"], logs, torch.tensor([[1.0, NAN], [2, 3]]), both("mul", "xnnpack")),
+    "removed by torch": (["xnnpack"], masked, ABOVE, own("where", "no NaN")),
+    "removed by torch in part": (["xnnpack"], masked, BOTH, own("where", f"NaN too, first in {node('log')}")),
+    "a state": (["xnnpack"], Counted(), PARTLY, both("sqrt", "xnnpack")),
+    "portable, partly": ([], logs, PARTLY, both("log")),
+    "portable, none": ([], logs, PARTLY.abs(), ""),
+    "portable, removed": ([], lost, ABOVE, ""),
+    "portable, sizes of data": ([], chosen, PARTLY, both("acos")),
 }
 
 
@@ -91,22 +89,15 @@ def _lower(module: nn.Module | Callable[..., Any], x: torch.Tensor, **config: An
 
 
 @pytest.mark.filterwarnings("ignore:method forward re")
-@pytest.mark.parametrize(("module", "x", "text"), CASES.values(), ids=CASES)
-def test_xnnpack(module: nn.Module | Callable[..., Any], x: torch.Tensor, text: str) -> None:
-    program = _lower(module, x, backends="xnnpack")
-    assert_runs(program, "xnnpack")
+@pytest.mark.parametrize(("backends", "module", "x", "text"), CASES.values(), ids=CASES)
+def test_the_first_node(
+    backends: list[str], module: nn.Module | Callable[..., Any], x: torch.Tensor, text: str
+) -> None:
+    program = _lower(module, x, backends=backends)
+    assert {n.backend for n in program.report.nodes} == {*(backends or [PORTABLE])}
     (accuracy,) = program.report.accuracy
     assert re.fullmatch(text, accuracy.nan), accuracy.nan
     assert str(accuracy).endswith(accuracy.nan)
-
-
-@pytest.mark.filterwarnings("ignore:method forward re")
-@pytest.mark.parametrize(("module", "x", "text"), PORTABLES.values(), ids=PORTABLES)
-def test_portable(module: nn.Module | Callable[..., Any], x: torch.Tensor, text: str) -> None:
-    program = _lower(module, x, backends=[])
-    assert {n.backend for n in program.report.nodes} == {PORTABLE}
-    (accuracy,) = program.report.accuracy
-    assert re.fullmatch(text, accuracy.nan), accuracy.nan
 
 
 def test_an_error_names_the_node() -> None:

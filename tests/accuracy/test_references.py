@@ -134,18 +134,6 @@ def test_only_the_bad_layers_go_back_to_float() -> None:
     assert "(good, " not in note
 
 
-def test_the_pasted_lines_keep_the_bound() -> None:
-    yaml = pytest.importorskip("yaml")
-    ep = exported("Convolutions")
-    with pytest.raises(AccuracyError) as caught:
-        delegate.to_backend(ep, config=config("xnnpack", sqnr_db=60, on_failure="error"))
-    lines = caught.value.remedy.split("\n")
-    pasted = yaml.safe_load("\n".join(lines[1:-1]))
-    settings = config("xnnpack", sqnr_db=55, on_failure="error")
-    settings["quantization"] = settings["quantization"] | pasted["quantization"]
-    assert sqnr_db(delegate.to_backend(ep, config=settings), ep) > 55
-
-
 def test_nothing_is_moved_where_the_bound_against_floats_holds() -> None:
     """A partition may differ from the quantized reference by a step; that is no reason to move its nodes."""
     ep = exported("Convolutions")

@@ -210,13 +210,13 @@ class _Debugger:
         except DelegateError as error:
             self.notes.append(f"the program failed, and later instructions did not run: {error.what} ({error.where})")
 
-    def _quantized(self) -> list[str]:
+    def _find_quantized(self) -> list[str]:
         """Return the methods that run and are quantized."""
         return [name for name in self.run.samples if is_quantized(precision_of(self.model.exported[name]))]
 
     def _quantization_faults(self, context: SearchContext) -> Iterator[Fault]:
         """Yield the quantizations whose range is too small for the values."""
-        for name in self._quantized():
+        for name in self._find_quantized():
             for clipped in find_clipped_ranges(self.model.exported[name], self.run.samples[name][0]):
                 floats, count = self.model.floats.get(name), len(clipped.nodes)
                 remedy = "" if floats is None else clipped.remedy(floats)
@@ -226,7 +226,7 @@ class _Debugger:
 
     def _layers(self) -> Iterator[LayerAccuracy]:
         """Yield the error of each layer of the quantized methods that have a float reference."""
-        for name in self._quantized():
+        for name in self._find_quantized():
             if name in self.model.floats:
                 sample = self.run.samples[name][0]
                 yield from layers_of(name, self.model.floats[name], self.model.exported[name], sample)

@@ -203,7 +203,7 @@ def _at_precision(
     if eager is None:
         return None
     try:
-        return _flat(tuple(eager.changed(inputs, change)))
+        return _flat(tuple(eager.run_changed(inputs, change)))
     except AccuracyError:
         return None
 

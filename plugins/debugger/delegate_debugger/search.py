@@ -111,15 +111,15 @@ class SearchContext:
         if way is None:
             self.note_no_reproduction(fault, "the backend has no way to run an artifact without this project")
             return ""
-        return self._written(fault, partial(write_reproduction, self.output, fault, way, part, call))
+        return self._write(fault, partial(write_reproduction, self.output, fault, way, part, call))
 
     def reproduce_compilation(self, fault: Fault, part: Region) -> str:
         """Write the reproduction of a region that does not compile, and return the path of its script, or nothing."""
         if self.output is None:
             return ""
-        return self._written(fault, partial(write_compilation, self.output, fault, part))
+        return self._write(fault, partial(write_compilation, self.output, fault, part))
 
-    def _written(self, fault: Fault, write: Callable[[], Path]) -> str:
+    def _write(self, fault: Fault, write: Callable[[], Path]) -> str:
         try:
             return str(write())
         except InputError as error:  # the diagnosis is not lost
