@@ -17,7 +17,7 @@ from delegate.devtools.listeners import stage
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.decompose import CannotDecompose
 from delegate.edge.keys import fingerprints
-from delegate.edge.sources import Model
+from delegate.edge.sources import Model, read_programs
 from delegate.emit.device_memory import with_device_copies
 from delegate.errors import ConfigError, DelegateError
 from delegate.kernels.libraries import KernelRequest
@@ -33,7 +33,7 @@ from delegate.placement.policy import PlacementRequest
 from delegate.plugins import DEBUGGERS, PORTABLE, discover
 from delegate.program.model import Program
 from delegate.report import Report
-from delegate.request import LoweringRequest, RepeatedRequest
+from delegate.request import LoweringRequest
 from delegate.runtime.loaded import with_load_options
 from delegate.runtime.option_rules import rules_to_json
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache
@@ -102,22 +102,21 @@ def to_backend(
     request = LoweringRequest.of(
         model, backends, config, kernels=kernels, placement=placement, verify=verify, cache=cache, progress=progress
     )
-    return _lower(request, model, is_owned=False)
+    return _lower(request, is_owned=False)
 
 
 @stage("lower")
 def lower_owned(model: Model, backends: Request = None, *, verify: Any = None, **options: Any) -> CompiledProgram:
     """Lower as `to_backend` does, but use the memory of the model's weights, which nothing may change from now on."""
     request = LoweringRequest.of(model, backends, verify=verify, **options)
-    return _lower(request, model, is_owned=True)
+    return _lower(request, is_owned=True)
 
 
-def _lower(request: LoweringRequest, model: Model, *, is_owned: bool) -> CompiledProgram:
+def _lower(request: LoweringRequest, *, is_owned: bool) -> CompiledProgram:
     """Lower a model, or take its program from the cache.
 
     Args:
         request: the arguments of `to_backend`.
-        model: the model of the request as the user gave it.
         is_owned: nothing else changes the weights of the model, so the program needs no copies of them.
     """
     selection = request.selection
@@ -127,7 +126,7 @@ def _lower(request: LoweringRequest, model: Model, *, is_owned: bool) -> Compile
         warn_user(sentence, UserWarning)
     _warn_of_portable(result.report, selection)
     specs = {name: tuple(ep.call_spec) for name, ep in request.sources.items()}
-    debugger = partial(_debug, RepeatedRequest.of(request, model, result.repetition))
+    debugger = partial(_debug, request.forget_model(result.repetition))
     return CompiledProgram(
         result.program, specs, result.report, request.registry, selection.kernels, plan=result.plan, debugger=debugger
     )
@@ -195,16 +194,22 @@ def _compile_and_verify(
 
 
 def _debug(
-    request: RepeatedRequest, inputs: Any = None, *, progress: Callable[[str], None] | None = None, **options: Any
+    request: LoweringRequest,
+    model: Model,
+    inputs: Any = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> Diagnosis:
     """Call the debugger, which is another package, for a program that is lowered again; see `CompiledProgram.debug`."""
-    repeated = request.with_inputs(inputs, progress)
     plugin = next(iter(discover(DEBUGGERS).claims.get("debugger", ())), None)
     if plugin is None:
         what = "the debugger is the package delegate-debugger, which is not installed"
         raise ConfigError(what, where="debug", remedy="pip install ./plugins/debugger")
+    sources = read_programs(model)
+    request.strategy.require_model(sources, request.selection)
     search: Any = plugin.load()
-    diagnosis: Diagnosis = search(repeated, **options)
+    diagnosis: Diagnosis = search(replace(request, sources=sources).with_inputs(inputs, progress), **options)
     return diagnosis
 
 

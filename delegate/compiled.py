@@ -14,6 +14,7 @@ import torch
 
 from delegate.devtools.listeners import Listener
 from delegate.edge.node import torch_dtype
+from delegate.edge.sources import Model
 from delegate.edge.torch_private import pytree
 from delegate.errors import InputError
 from delegate.kernels.libraries import KernelRequest
@@ -231,6 +232,7 @@ class CompiledProgram(TensorContext[LoadedProgram]):
 
     def debug(
         self,
+        model: Model,
         inputs: Any = None,
         *,
         budget: float = 60.0,
@@ -239,13 +241,13 @@ class CompiledProgram(TensorContext[LoadedProgram]):
     ) -> Diagnosis:
         """Find the operators that return wrong values, with the arguments and errors of `delegate_debugger.debug`.
 
-        The model is lowered again with the plan of this program, which does not keep the model's weights: keep the
-        exported program, or call `delegate_debugger.debug(exported, placement=program.plan)`.
+        The model is lowered again with the plan and the quantization of this program, which keeps neither the model's
+        weights nor a float reference: a `Verify` in `inputs` may have one.
 
-        Raises ExportError too, if the exported program was freed, and ConfigError if the package delegate-debugger is
+        Raises PartitionError too, if the plan is of another model, and ConfigError if the package delegate-debugger is
         not installed.
         """
-        return self._debugger(inputs, budget=budget, output=output, progress=progress)
+        return self._debugger(model, inputs, budget=budget, output=output, progress=progress)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one file that runs without torch, with the same bytes for each save.

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.config import Config, load_config
-from delegate.edge.sources import Model, WeakModel, read_programs
+from delegate.edge.sources import Model, read_programs
 from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
@@ -96,6 +96,11 @@ class LoweringRequest:
         floats = {name: ep for name, ep in references.items() if ep is not placed.exported.get(name)}
         return replace(placed, floats=floats)
 
+    def forget_model(self, strategy: Strategy) -> LoweringRequest:
+        """Return the request without models, inputs and progress, with a strategy that has the places of a program."""
+        check = replace(self.check, inputs=None, reference=None)
+        return replace(self, sources={}, check=check, strategy=strategy, progress=None)
+
     def with_inputs(self, inputs: Any, progress: Callable[[str], None] | None) -> LoweringRequest:
         """Return the request with other inputs, or another `Verify`; raises ConfigError if its bounds are invalid."""
         if not isinstance(inputs, Verify):
@@ -103,38 +108,3 @@ class LoweringRequest:
         check = inputs if inputs.reference is not None else replace(inputs, reference=self.check.reference)
         verify = with_bounds(Config(verify=self.selection.verify), inputs).verify
         return replace(self, check=check, selection=replace(self.selection, verify=verify), progress=progress)
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatedRequest:
-    """The request of a program that can be lowered again as long as its model exists: it keeps no weights.
-
-    Args:
-        request: the arguments without models, inputs and progress; its strategy has the plan of the program.
-        model: the exported methods.
-        reference: the float reference; None: the methods.
-    """
-
-    request: LoweringRequest
-    model: WeakModel
-    reference: WeakModel | None
-
-    @classmethod
-    def of(cls, request: LoweringRequest, model: Model, strategy: Strategy) -> RepeatedRequest:
-        """Return the request that places the nodes of a model by a strategy that has their places."""
-        reference = request.check.reference
-        check = replace(request.check, inputs=None, reference=None)
-        kept = replace(request, sources={}, check=check, strategy=strategy, progress=None)
-        return cls(kept, WeakModel.of(model), None if reference is None else WeakModel.of(reference))
-
-    def with_inputs(self, inputs: Any, progress: Callable[[str], None] | None) -> LoweringRequest:
-        """Return the request with the model, and as `LoweringRequest.with_inputs`.
-
-        Raises:
-            ExportError: the model, or the reference that is needed, was freed.
-            ConfigError: the bounds of `inputs` are invalid.
-        """
-        request = replace(self.request, sources=self.model.programs()).with_inputs(inputs, progress)
-        if request.check.reference is not None or self.reference is None:
-            return request
-        return replace(request, check=replace(request.check, reference=self.reference.programs()))

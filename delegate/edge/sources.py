@@ -8,10 +8,8 @@ import re
 import sysconfig
 import traceback
 import warnings
-import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
@@ -75,47 +73,6 @@ def read_programs(model: Any) -> dict[str, ExportedProgram]:
             raise ExportError(f"{bad!r} is not a valid name of a method", remedy="use non-empty strings")
         return {name: _read_exported(part, name) for name, part in model.items()}
     return {"forward": _read_exported(model, "forward")}
-
-
-@dataclass(frozen=True, slots=True)
-class WeakModel:
-    """A model whose exported programs, and so its weights, live only as long as their users keep them.
-
-    Args:
-        methods: the weak reference of an exported program, or the path of a file, by method name.
-    """
-
-    methods: Mapping[str, weakref.ref[ExportedProgram] | Path]
-
-    @classmethod
-    def of(cls, model: Model) -> WeakModel:
-        """Refer to a model that `read_programs` accepts."""
-        methods = model if isinstance(model, Mapping) else {"forward": model}
-        return cls({name: _weak(method) for name, method in methods.items()})
-
-    def programs(self) -> dict[str, ExportedProgram]:
-        """Return the exported programs by method name; files are read again.
-
-        Raises:
-            ExportError: an exported program has been freed, or a file cannot be read.
-        """
-        return {name: _read_exported(self._method(name), name) for name in self.methods}
-
-    def _method(self, name: str) -> Exported:
-        method = self.methods[name]
-        program = method() if isinstance(method, weakref.ref) else method
-        if program is None:
-            raise ExportError(
-                f"the exported program of method {name!r} was freed, and a compiled program does not keep its weights",
-                where="debug",
-                remedy="keep the exported program while you debug; or export it again, and call "
-                "delegate_debugger.debug(exported, placement=program.plan) with the other arguments of to_backend",
-            )
-        return program
-
-
-def _weak(method: Any) -> weakref.ref[ExportedProgram] | Path:
-    return weakref.ref(method) if isinstance(method, ExportedProgram) else Path(method).absolute()
 
 
 def _module(model: Any) -> torch.nn.Module:

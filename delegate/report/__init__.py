@@ -106,7 +106,7 @@ class Report:
             path: Where the file is written.
             name: The model's name, for people.
             profile: the times of a `with program.profile()` block.
-            diagnosis: the result of `program.debug(inputs)`.
+            diagnosis: the result of `program.debug(exported, inputs)`.
 
         Raises:
             DelegateError: the file cannot be written. An old file of that name is then unchanged.

@@ -1,4 +1,4 @@
-"""A compiled program keeps nothing of the model that it was lowered from; its debugger says so once that is gone."""
+"""A compiled program keeps nothing of the model that it was lowered from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental import proxy_tensor
 
 import delegate
-from delegate.errors import ConfigError, ExportError
+from delegate.errors import ConfigError
 
 X = torch.linspace(-2, 2, 64).reshape(2, 32)
 Options = dict[str, Any]
@@ -113,8 +113,7 @@ def test_no_request_keeps_the_model(options: Options, tmp_path: Path, monkeypatc
     program = lower(model, options, tmp_path / "model.dlg")
     del model
     assert survivors(parts) == []
-    with pytest.raises(ExportError, match=r"'forward' was freed.*placement=program\.plan"):
-        program.debug()
+    assert program.plan
 
 
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
@@ -147,8 +146,7 @@ def test_the_float_reference_is_not_kept() -> None:
     program = delegate.to_backend(model, "xnnpack", verify=delegate.Verify((X,), reference=reference))
     del reference
     assert survivors([part]) == []
-    with pytest.raises(ExportError, match="was freed"):
-        program.debug((X,))
+    assert program.plan
 
 
 def test_a_program_without_the_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,4 +154,4 @@ def test_a_program_without_the_debugger(monkeypatch: pytest.MonkeyPatch) -> None
     program = delegate.to_backend(model, "xnnpack")
     monkeypatch.setattr("delegate.plugins.find_plugins", dict)
     with pytest.raises(ConfigError, match=r"delegate-debugger, which is not installed.*pip install ./plugins/debugger"):
-        program.debug()
+        program.debug(model)

@@ -19,7 +19,7 @@ from torch import nn
 import delegate
 from delegate.backend.selected import SelectedBackend
 from delegate.common.text_table import Table
-from delegate.errors import ConfigError, InputError
+from delegate.errors import ConfigError, InputError, PartitionError
 from delegate.kernels.table import KernelTable
 from delegate.report.diagnosis import Diagnosis
 from delegate.report.rows import LayerAccuracy
@@ -59,7 +59,7 @@ def test_a_program_debugs_itself_with_its_plan(tmp_path: Path) -> None:
     source = exported()
     program = delegate.to_backend(source, "xnnpack")
     with planted("xnnpack", "log", in_place_of(aten.tanh.default)):
-        diagnosis = program.debug((2 * X,), output=tmp_path)
+        diagnosis = program.debug(source, (2 * X,), output=tmp_path)
     (fault,) = diagnosis.faults
     assert [node.operator for node in fault.nodes] == ["aten.log.default"]
     assert fault.kind.name == "wrong values"
@@ -305,19 +305,20 @@ def layers() -> torch.export.ExportedProgram:
 
 
 def test_a_program_with_a_float_reference() -> None:
-    model, reference = layers(), layers()
-    program = delegate.to_backend(model, "xnnpack", verify=delegate.Verify((X,), reference=reference))
-    assert "forward against the float reference" in program.debug((X,), budget=0).figures
-    del reference
-    assert program.debug(delegate.Verify((X,), reference=model), budget=0).figures
+    model = layers()
+    program = delegate.to_backend(model, "xnnpack", verify=delegate.Verify((X,), reference=layers()))
+    for inputs in (None, (X,), delegate.Verify((X,), reference=layers())):
+        assert "forward against the float reference" in program.debug(model, inputs, budget=0).figures
 
 
-def test_the_file_of_a_program_is_read_again(tmp_path: Path) -> None:
+def test_a_program_of_another_model(tmp_path: Path) -> None:
     torch.export.save(layers(), tmp_path / "model.pt2")
     program = delegate.to_backend(tmp_path / "model.pt2", "xnnpack", cache=False)
     with planted("xnnpack", "tanh", in_place_of(aten.sigmoid.default)):
-        (fault,) = program.debug().faults
+        (fault,) = program.debug(tmp_path / "model.pt2").faults
     assert [node.name for node in fault.nodes] == ["tanh"]
+    with pytest.raises(PartitionError):
+        program.debug(exported())
 
 
 def test_a_quantized_program_is_debugged_with_the_layers_that_it_has() -> None:
@@ -326,6 +327,6 @@ def test_a_quantized_program_is_debugged_with_the_layers_that_it_has() -> None:
     config = {"backends": ["xnnpack"], "quantization": section, "verify": {"sqnr_db": 40, "on_failure": "move"}}
     model = layers()
     program = delegate.to_backend(model, verify=(X,), cache=False, config=config)
-    diagnosis = program.debug((100 * X,))
+    diagnosis = program.debug(model, (100 * X,))
     assert [row.node for row in diagnosis.layers] == [row.node for row in program.report.layers]
     assert {f.place for f in diagnosis.faults} <= {"the quantization"}
