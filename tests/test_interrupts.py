@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from delegate.backend.info import Availability, BackendInfo
-from delegate.backend.state import found, load_part, probed
+from delegate.backend.state import load_part, probe_backend, probe_plugin
 from delegate.cli.models import load_model
 from delegate.cli.user_modules import import_module, import_modules
 from delegate.common.interrupts import error_chain, interruptible
@@ -60,7 +60,7 @@ def info(**parts: Any) -> BackendInfo:
 
 IMPORTS: dict[str, Callable[[str], object]] = {
     "load_object": lambda name: load_object(f"{name}:work"),
-    "a plugin": lambda name: found(Plugin("x", "x", "1", f"{name}:work")),
+    "a plugin": lambda name: probe_plugin(Plugin("x", "x", "1", f"{name}:work")),
     "a part": lambda name: load_part(info(runtime=f"{name}:work"), "runtime"),
     "--import": lambda name: import_modules([name]),
     "a module": lambda name: import_module(name, "a test"),
@@ -88,7 +88,7 @@ def work_of(body: str) -> Callable[..., Any]:
 SPEC: Any = SimpleNamespace(name="x_0", backend="x")
 FALLBACKS: Any = SimpleNamespace(create_fallback=lambda *_: None, with_fallback=lambda *_: None)
 CALLS: dict[str, Callable[[Callable[..., Any]], object]] = {
-    "a probe": lambda work: probed(info(probe=work), Plugin("x", "x", "1", "x:x")),
+    "a probe": lambda work: probe_backend(info(probe=work), Plugin("x", "x", "1", "x:x")),
     "a delegate": lambda work: delegates._init_required(work, SPEC, lambda: ""),
     "a delegate with a fallback": lambda work: delegates._with_fallback(work, SPEC, FALLBACKS),
 }
@@ -108,7 +108,7 @@ def test_without_an_interrupt() -> None:
     with pytest.raises(ValueError, match="x"), interruptible(), interruptible():
         raise ValueError("x")
     assert signal.getsignal(signal.SIGINT) is before
-    assert probed(info(probe=lambda: Availability(ok=True)), Plugin("x", "x", "1", "x:x")).state == "ok"
+    assert probe_backend(info(probe=lambda: Availability(ok=True)), Plugin("x", "x", "1", "x:x")).state == "ok"
 
 
 def test_handlers_of_the_program() -> None:

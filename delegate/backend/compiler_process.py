@@ -85,7 +85,7 @@ class AotPart(NamedTuple):
     limit: float = AOT_LIMIT
     number: int = -1
 
-    def numbered(self) -> AotPart:
+    def with_number(self) -> AotPart:
         """Return the description with a new number.
 
         Raises:

@@ -153,7 +153,7 @@ class IsolatedBackend:
             BackendBroken: it cannot be created, or crashes or hangs at that.
             CannotIsolate: this system has no such processes, or they cannot import the class.
         """
-        part = self._given.numbered()
+        part = self._given.with_number()
         replies = compiler_process.query(part, MAKE, None, ("",), self._limit)
         if replies.ending:
             what = f"the AOT part of backend {part.name!r} {replies.ending} when it was created"

@@ -52,13 +52,13 @@ class BackendState(InstalledPlugin):
         return replace(state, remedy=shows + state.remedy)
 
 
-def found(plugin: Plugin) -> BackendState | BackendAlias:
+def probe_plugin(plugin: Plugin) -> BackendState | BackendAlias:
     """Import the object that a plugin's entry point names, and probe it."""
     info = import_plugin(BackendState, plugin, BackendInfo, BackendAlias)
-    return probed(info, plugin) if isinstance(info, BackendInfo) else info
+    return probe_backend(info, plugin) if isinstance(info, BackendInfo) else info
 
 
-def probed(info: BackendInfo, plugin: Plugin) -> BackendState:
+def probe_backend(info: BackendInfo, plugin: Plugin) -> BackendState:
     """Compare the API version, then call the probe."""
     vendor_output.expect(info.noise)
     if other := BackendState.other_version(plugin, info.api_version, info=info):
@@ -123,7 +123,7 @@ def schema_of(part: Any) -> Any:
 
 
 def to_json(answer: BackendState | BackendAlias) -> dict[str, Any]:
-    """Return a result of `found` as plain JSON, without the probe function."""
+    """Return a result of `probe_plugin` as plain JSON, without the probe function."""
     if isinstance(answer, BackendAlias):
         return {"alias": asdict(answer)}
     data = {key: getattr(answer, key) for key in ("state", "detail", "remedy", "traceback")}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from delegate.backend.info import BackendAlias, BackendInfo
-from delegate.backend.state import BackendState, found, from_json, probed
+from delegate.backend.state import BackendState, from_json, probe_backend, probe_plugin
 from delegate.errors import BackendNotFound, did_you_mean
 from delegate.plugins import IN_PROCESS, NAME, Plugin, PluginState
 
@@ -55,7 +55,7 @@ class BackendStates:
     def _find(self, name: str, is_here: bool) -> BackendState:
         if name in self.registered:
             info, plugin = self.registered[name], Plugin(name, IN_PROCESS, "", "")
-            return self._state_of(info if isinstance(info, BackendAlias) else probed(info, plugin), plugin)
+            return self._state_of(info if isinstance(info, BackendAlias) else probe_backend(info, plugin), plugin)
         if name not in self._plugins:
             raise BackendNotFound(f"no backend is named {name!r}", remedy=self._remedy(name))
         claims = self._plugins[name]
@@ -100,7 +100,7 @@ class BackendStates:
         (plugin,) = self._plugins[info.name]
         data = self._prober.ask(plugin, part, [getattr(info, part)]).data
         if "problem" in data:
-            self._states[info.name] = _failed_probe(plugin, data)
+            self._states[info.name] = _describe_failure(plugin, data)
         return data
 
     def try_use(self, infos: Iterable[BackendInfo]) -> list[tuple[Plugin, dict[str, Any]]]:
@@ -144,12 +144,12 @@ class BackendStates:
 
     def _probe_here(self, plugin: Plugin) -> BackendState:
         """Probe a plugin in this process."""
-        return self._state_of(found(plugin), plugin)
+        return self._state_of(probe_plugin(plugin), plugin)
 
     def _state_of_answer(self, plugin: Plugin, answer: Answer) -> BackendState:
         """Return the state that the answer of a probe describes."""
         if "problem" in answer.data:
-            return replace(_failed_probe(plugin, answer.data), kept=answer.cached)
+            return replace(_describe_failure(plugin, answer.data), kept=answer.cached)
         try:
             facts = from_json(answer.data, plugin)
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -184,7 +184,7 @@ class BackendStates:
         return replace(named, detail=f"no backend that {facts.name!r} stands for is available here: {why}")
 
 
-def _failed_probe(plugin: Plugin, data: Mapping[str, str]) -> BackendState:
+def _describe_failure(plugin: Plugin, data: Mapping[str, str]) -> BackendState:
     """Return the state of a plugin whose probe failed in a separate process."""
     state = BackendState.broken(plugin, data["problem"], traceback=data["traceback"])
     return replace(state, remedy=state.remedy + "; or run `delegate backends --refresh` to probe it again")

@@ -77,7 +77,7 @@ def pack(value: Any) -> Packed:
             writer.write_region(value)
         case _:
             writer.dump(value)
-    return writer.packed()
+    return writer.finish()
 
 
 def unpack_graph(table: bytes | memoryview, buffers: Iterable[memoryview]) -> Graph:
@@ -98,7 +98,7 @@ class _Writer(pickle.Pickler):
         super().__init__(self._file, protocol=5, buffer_callback=self._buffers.append)
         self._numbers: dict[Node, int] = {}
 
-    def packed(self) -> Packed:
+    def finish(self) -> Packed:
         """Return what was written."""
         return Packed(self._file.getvalue(), tuple(b.raw() for b in self._buffers))
 

@@ -238,13 +238,13 @@ def _step(event: Event) -> str:
 
 
 @contextmanager
-def advancing(text: str) -> Iterator[Callable[[int, int], None]]:
+def advancing(text: str, *, by_lines: bool = True) -> Iterator[Callable[[int, int], None]]:
     """Yield a function of the finished and the total amount of work.
 
-    It draws a bar on stderr if that is a terminal, and else prints a line for each tenth.
+    It draws a bar on stderr if that is a terminal, and else prints a line for each tenth, unless `by_lines` is false.
     """
     if not sys.stderr.isatty():
-        yield _tenths(text)
+        yield _tenths(text) if by_lines else lambda done, total: None
         return
     from rich.markup import escape
     from rich.progress import Progress
@@ -268,17 +268,10 @@ def _tenths(text: str) -> Callable[[int, int], None]:
 
 def count_with_bar(count: int, text: str) -> Iterator[int]:
     """Yield `range(count)` with a bar on a terminal's stderr; nothing is drawn while the caller has an item."""
-    if not sys.stderr.isatty():
-        yield from range(count)
-        return
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    with Progress(console=_console(sys.stderr), auto_refresh=False, transient=True) as bar:
-        task, drawn = bar.add_task(escape(printable(text)), total=count), time.monotonic()
+    with advancing(text, by_lines=False) as advance:
+        drawn = time.monotonic()
         for i in range(count):
             yield i
-            bar.advance(task)
             if time.monotonic() - drawn > _REDRAW:
-                bar.refresh()
+                advance(i + 1, count)
                 drawn = time.monotonic()

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from delegate.backend.info import BackendInfo
-from delegate.backend.state import check_answer, found, load_part, schema_of, to_json
+from delegate.backend.state import check_answer, load_part, probe_plugin, schema_of, to_json
 from delegate.cache.runtime.folder import PLUGINS, VARIABLE, cache_folder, private
 from delegate.cache.runtime.store import Entry, Store
 from delegate.common.field_checks import amount, mapping
@@ -164,7 +164,7 @@ def questions() -> Questions:
     """Return the questions to a plugin. Their message is the fields of the Plugin."""
     return {
         "import torch": lambda *_: load_object("delegate.backend.aot:Backend") and None,
-        "probe": lambda fields, _: to_json(found(Plugin(*fields))),
+        "probe": lambda fields, _: to_json(probe_plugin(Plugin(*fields))),
         **{question: partial(_answer, question) for question in ("aot", "runtime", "use")},
     }
 

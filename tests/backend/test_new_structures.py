@@ -198,7 +198,8 @@ def update_library(site: Site) -> None:
 
 
 def update_plugin(site: Site) -> None:
-    (site.root / "ends_dist-1.0.dist-info").rename(site.root / "ends_dist-1.1.dist-info")
+    metadata = (site.root / "ends_dist-1.0.dist-info").rename(site.root / "ends_dist-1.1.dist-info")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: ends-dist\nVersion: 1.1\n")
     versions_of.cache_clear()
 
 
