@@ -193,14 +193,7 @@ def _compile_and_verify(
     return program, lowered, None
 
 
-def _debug(
-    request: LoweringRequest,
-    model: Model,
-    inputs: Any = None,
-    *,
-    progress: Callable[[str], None] | None = None,
-    **options: Any,
-) -> Diagnosis:
+def _debug(request: LoweringRequest, model: Model, inputs: Any = None, **options: Any) -> Diagnosis:
     """Call the debugger, which is another package, for a program that is lowered again; see `CompiledProgram.debug`."""
     plugin = next(iter(discover(DEBUGGERS).claims.get("debugger", ())), None)
     if plugin is None:
@@ -209,7 +202,7 @@ def _debug(
     sources = read_programs(model)
     request.strategy.require_model(sources, request.selection)
     search: Any = plugin.load()
-    diagnosis: Diagnosis = search(replace(request, sources=sources).with_inputs(inputs, progress), **options)
+    diagnosis: Diagnosis = search(replace(request, sources=sources), inputs, **options)
     return diagnosis
 
 

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.cache.aot.artifacts import ArtifactCache
-from delegate.config import Config, load_config
+from delegate.config import load_config
 from delegate.edge.sources import Model, read_programs
 from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
@@ -100,11 +100,3 @@ class LoweringRequest:
         """Return the request without models, inputs and progress, with a strategy that has the places of a program."""
         check = replace(self.check, inputs=None, reference=None)
         return replace(self, sources={}, check=check, strategy=strategy, progress=None)
-
-    def with_inputs(self, inputs: Any, progress: Callable[[str], None] | None) -> LoweringRequest:
-        """Return the request with other inputs, or another `Verify`; raises ConfigError if its bounds are invalid."""
-        if not isinstance(inputs, Verify):
-            return replace(self, check=replace(self.check, inputs=inputs), progress=progress)
-        check = inputs if inputs.reference is not None else replace(inputs, reference=self.check.reference)
-        verify = with_bounds(Config(verify=self.selection.verify), inputs).verify
-        return replace(self, check=check, selection=replace(self.selection, verify=verify), progress=progress)

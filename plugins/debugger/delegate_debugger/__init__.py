@@ -73,4 +73,4 @@ def debug(
         if placement is not None:
             raise ConfigError("the file has a placement of its own", where="debug", remedy="leave out `placement`")
         request = replace(request, strategy=FromSavedProgram(saved))
-    return run_debugger(request.with_inputs(inputs, progress), budget=budget, output=output, saved=saved)
+    return run_debugger(request, inputs, budget=budget, output=output, progress=progress, saved=saved)

@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from delegate.accuracy.bounds import DEFAULTS, Bounds, is_quantized, precision_of
+from delegate.accuracy.bounds import DEFAULTS, Bounds, Verify, is_quantized, precision_of, with_bounds
 from delegate.accuracy.layer_noise import layers_of
 from delegate.accuracy.program_run import FLOAT, MethodComparison, ProgramRun
 from delegate.accuracy.recording import excess_of, first_node
@@ -20,6 +21,7 @@ from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import samples_to_verify
 from delegate.common.files import require_folder
 from delegate.compiled import to_array
+from delegate.config import Config
 from delegate.edge.graphs import graph_modules
 from delegate.edge.torch_private import pytree
 from delegate.errors import AccuracyError, DelegateError, InputError
@@ -64,9 +66,11 @@ Progress = Callable[[str], None]
 
 def run_debugger(
     request: LoweringRequest,
+    inputs: Any = None,
     *,
     budget: float = 60.0,
     output: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
     saved: SavedProgram | None = None,
 ) -> Diagnosis:
     """Find the operators of a program that return wrong values, and the kind of each fault.
@@ -76,10 +80,13 @@ def run_debugger(
     - Libraries run in a separate process, so a crash is a fault like any other.
 
     Args:
-        request: the model, its backends, and the inputs to run it on (`request.check`). Bounds of the configuration
-            define which results are wrong; otherwise the default of each method's precision does.
+        request: the model and its backends. Bounds of the configuration define which results are wrong; otherwise the
+            default of each method's precision does.
+        inputs: the inputs to run it on, or a `Verify`, whose bounds and reference go before the request's; None: the
+            example inputs of the export.
         budget: seconds after which no further sub-region is tried.
         output: folder for the scripts that show the faults without this project; None: none are written.
+        progress: called with short progress texts.
         saved: the program of this model to debug, in place of a new one; the request has a `FromSavedProgram`.
 
     Raises:
@@ -92,7 +99,17 @@ def run_debugger(
         raise InputError(f"budget should be seconds from 0 to {_MOST_SECONDS:g}, not {budget!r}", where="debug")
     if output is not None:
         require_folder(output, "the reproductions", InputError)
+    request = _add_inputs(replace(request, progress=progress), inputs)
     return _Debugger(request, float(budget), None if output is None else Path(output), saved).diagnose()
+
+
+def _add_inputs(request: LoweringRequest, inputs: Any) -> LoweringRequest:
+    """Return the request with other inputs, or another `Verify`; raises ConfigError if its bounds are invalid."""
+    if not isinstance(inputs, Verify):
+        return replace(request, check=replace(request.check, inputs=inputs))
+    check = inputs if inputs.reference is not None else replace(inputs, reference=request.check.reference)
+    verify = with_bounds(Config(verify=request.selection.verify), inputs).verify
+    return replace(request, check=check, selection=replace(request.selection, verify=verify))
 
 
 @dataclass
