@@ -42,7 +42,6 @@ from delegate.edge.torch_private import (
     schema_of,
     without_libraries,
 )
-from delegate.edge.training import with_dropout
 from delegate.errors import LoweringError
 
 Table = Mapping[Any, Callable[..., Any]]
@@ -197,9 +196,8 @@ class _Call:
     def __call__(self, *values: Any) -> Any:
         environment = dict(zip(self._leaves, values, strict=True))
         args, kwargs = map_arg((self._node.args, self._node.kwargs), environment.__getitem__)
-        function = with_dropout(self._node) or self._node.target
-        assert callable(function)
-        return function(*args, **kwargs)
+        assert callable(self._node.target)
+        return self._node.target(*args, **kwargs)
 
 
 class ProcessSwitch:

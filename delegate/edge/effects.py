@@ -1,4 +1,4 @@
-"""Effects of operators besides their results: printing, checks, and writes to parameters, buffers and constants.
+"""Effects of operators besides their results: printing, writes to parameters and buffers, and behaviour in training.
 
 When torch decomposes a program, it orders operators with effects by tokens. A program of ours runs the operators in
 their order, so it needs no tokens.
@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
-from torch.fx import Node
+from torch.fx import Graph, Node
 
+from delegate.common.user_warnings import warn_user
 from delegate.edge.build import with_inputs
 from delegate.edge.decompose import ProcessSwitch, Table
 from delegate.edge.functional import hidden_writes, memory_chain
 from delegate.edge.graphs import CHECKS, graph_modules
-from delegate.edge.node import arguments, describe, overload
+from delegate.edge.node import arguments, describe, op_name, overload
 from delegate.edge.torch_private import (
     HigherOrderOperator,
     OpOverload,
@@ -30,6 +33,8 @@ from delegate.edge.torch_private import (
     schema_of,
 )
 from delegate.errors import ExportError
+
+aten = torch.ops.aten
 
 _FROM_TORCH_ITSELF = ".*LeafSpec.*is deprecated"  # it copies its own deprecated pytree specs
 
@@ -116,3 +121,40 @@ def _written(node: Node) -> list[Node]:
     declared = (a.name for a in schema_of(operator).arguments if a.alias_info is not None and a.alias_info.is_write)
     values = [arguments(node)[name] for name in declared]
     return [value for value in (*values, *hidden_writes(node)) if isinstance(value, Node)]
+
+
+_FLAGS = ("train", "training")
+_RECURRENT = frozenset(getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
+
+def warn_of_training(graph: Graph, name: str) -> None:
+    """Warn about operators of a method that were exported in training mode, by name.
+
+    Raises:
+        ExportError: a recurrent operator has dropout between its layers, which torch's decomposition omits.
+    """
+    for node in graph.nodes:
+        if node.target in _RECURRENT and trains(node) and arguments(node)["num_layers"] > 1:
+            what = f"{op_name(node)} has dropout between its layers"
+            raise ExportError(what, where=describe(node), remedy="call model.eval() before torch.export.export")
+    counts = Counter(op_name(node).split(".")[1] for node in graph.nodes if trains(node))
+    if counts:
+        what = ", ".join(op if count == 1 else f"{op} ({count} times)" for op, count in counts.items())
+        warn_user(
+            f"method {name} was exported in training mode: {what} will run as in training; for inference, call "
+            "model.eval() before torch.export.export",
+            UserWarning,
+        )
+
+
+def trains(node: Node) -> bool:
+    """Return true if the operator is in training mode: it drops elements at random, or uses statistics of its batch."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return False
+    args = arguments(node)
+    if "dropout_p" in args:
+        return bool(args["dropout_p"])
+    if "running_mean" in args and args["running_mean"] is None:
+        return False  # a norm that keeps no statistics takes those of its batch in eval mode too
+    rate = args.get("p", args.get("dropout", 1))
+    return rate != 0 and any(args.get(flag) is True for flag in _FLAGS)

@@ -19,6 +19,7 @@ from delegate.edge.effects import (
     refuse_effects,
     refuse_written_parameters,
     run_decompositions,
+    warn_of_training,
     with_buffers,
     writers,
 )
@@ -32,7 +33,6 @@ from delegate.edge.signature import read_program, warn_of_merged_inputs
 from delegate.edge.strides import with_row_major_strides
 from delegate.edge.subclasses import with_plain_tensors
 from delegate.edge.torch_private import FakeTensor, first_auto_functionalized, guards_code
-from delegate.edge.training import warn_of_training
 from delegate.edge.verifier import verify
 from delegate.errors import ExportError, LoweringError
 from delegate.plugins import first_line

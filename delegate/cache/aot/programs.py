@@ -23,8 +23,8 @@ from delegate.cache.runtime.environment import code_of, host_features, versions_
 from delegate.cache.runtime.store import Entry
 from delegate.common.field_checks import count, text, texts
 from delegate.devtools.listeners import stage
+from delegate.edge.effects import warn_of_training
 from delegate.edge.keys import NotCacheable, key_of_exported
-from delegate.edge.training import warn_of_training
 from delegate.errors import DelegateError
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
