@@ -15,7 +15,7 @@ from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from delegate.edge.graphs import extract_graph
-from delegate.edge.keys import NotCacheable, digests_of, known_of_sizes
+from delegate.edge.keys import NotCacheable, digests_of, list_facts_of_sizes
 from delegate.edge.node import SYMBOLIC, is_constant, symbolic_numbers, tensors
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import ShapeEnvGuardError, ValueRanges, bound_sympy
@@ -217,7 +217,7 @@ def region_key(region: Region) -> str | None:
     except NotCacheable:
         return None
     content = content_of(region, lambda constant: digests[id(constant)])
-    return hashlib.sha256(repr((content, sorted(set(known_of_sizes(_sizes(region)))))).encode()).hexdigest()
+    return hashlib.sha256(repr((content, sorted(set(list_facts_of_sizes(_sizes(region)))))).encode()).hexdigest()
 
 
 def _rows(graph: Graph, place: dict[Node, int], constants: Mapping[Node, torch.Tensor]) -> Iterator[Hashable]:

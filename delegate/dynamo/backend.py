@@ -18,7 +18,7 @@ from delegate.config import Config, load_config
 from delegate.dynamo.calls import LoweredGraph, Run
 from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
 from delegate.dynamo.unmatched import Patterns, patterns_of
-from delegate.edge.decompose import keeping_composites
+from delegate.edge.decompose import keep_composites
 from delegate.edge.effects import WITHOUT_TOKENS
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import SYMBOLIC
@@ -171,7 +171,7 @@ def compile_graph(
     count = len(example_inputs)
     with contextlib.ExitStack() as traced:
         if not _differentiates(module, example_inputs):
-            traced.enter_context(keeping_composites())  # which have no derivative formulas
+            traced.enter_context(keep_composites())  # which have no derivative formulas
 
         def inference(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             traced.close()  # lowering decomposes composites

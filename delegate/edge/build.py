@@ -166,7 +166,7 @@ def storage_address(value: torch.Tensor) -> int:
     return value.untyped_storage().data_ptr() if value.layout == torch.strided and value.numel() else 0
 
 
-def copied_module(ep: ExportedProgram) -> GraphModule:
+def copy_module(ep: ExportedProgram) -> GraphModule:
     """Return a copy of a program's graph and its bodies, whose placeholders have the same names."""
     module: GraphModule = copy.deepcopy(ep.graph_module)
     placeholders = (part.graph.find_nodes(op="placeholder") for part in (module, ep.graph_module))

@@ -255,7 +255,7 @@ def _preserve(op: OpOverload[..., Any]) -> Callable[..., Any]:
     return preserve_unless_it_writes
 
 
-def keeping_composites() -> contextlib.AbstractContextManager[None]:
+def keep_composites() -> contextlib.AbstractContextManager[None]:
     """Return a context in which tracing preserves composite operators without side effects, as `torch.export` does."""
     context: contextlib.AbstractContextManager[None] = override_composites(_find_preserved_composites(_all_operators()))
     return context

@@ -23,7 +23,7 @@ from delegate.edge.build import with_inputs
 from delegate.edge.decompose import ProcessSwitch, Table
 from delegate.edge.functional import hidden_writes, memory_chain
 from delegate.edge.graphs import CHECKS, graph_modules
-from delegate.edge.node import arguments, describe, op_name, overload
+from delegate.edge.node import arguments, describe, op_name, overload, written_arguments
 from delegate.edge.torch_private import (
     HigherOrderOperator,
     OpOverload,
@@ -87,7 +87,7 @@ def writers(ep: ExportedProgram) -> dict[str, Node]:
     names = {spec.arg.name: spec.target for spec in ep.graph_signature.input_specs if spec.target is not None}
     first: dict[str, Node] = {}
     for node in ep.graph.nodes:
-        for written in _written(node):
+        for written in _find_written(node):
             *_, owner = memory_chain(written)
             if owner.op == "placeholder" and owner.name in names:
                 first.setdefault(names[owner.name], node)
@@ -114,12 +114,11 @@ def with_buffers(ep: ExportedProgram) -> ExportedProgram:
     return with_inputs(ep, ep.graph_module, specs, {})
 
 
-def _written(node: Node) -> list[Node]:
+def _find_written(node: Node) -> list[Node]:
     operator = overload(node)
     if operator is None:
         return []
-    declared = (a.name for a in schema_of(operator).arguments if a.alias_info is not None and a.alias_info.is_write)
-    values = [arguments(node)[name] for name in declared]
+    values = [arguments(node)[name] for name in written_arguments(operator)]
     return [value for value in (*values, *hidden_writes(node)) if isinstance(value, Node)]
 
 

@@ -27,7 +27,7 @@ from delegate.edge.functional import NotSimple, functionalize, hidden_writes, in
 from delegate.edge.graphs import drop_unused, graph_modules, remove_checks, trim_metadata
 from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
 from delegate.edge.node import META_CONSTANT, arguments, describe, op_name, tensor, tensors
-from delegate.edge.open_sizes import kept_dimensions, open_sizes
+from delegate.edge.open_sizes import find_kept_dimensions, open_sizes
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import read_program, warn_of_merged_inputs
 from delegate.edge.strides import with_row_major_strides
@@ -69,7 +69,7 @@ def to_edge(ep: ExportedProgram, *, name: str = "forward", preserve_ops: Set[str
     drop_unused(program.graph)
     _refuse_absent_data(program)
     _refuse_shared_states(program, written)
-    guards = (*exported_guards, *program.guards, *kept_dimensions(program.graph))
+    guards = (*exported_guards, *program.guards, *find_kept_dimensions(program.graph))
     program = replace(program, guards=guards, preserved=preserved)
     for placeholder in program.graph.find_nodes(op="placeholder"):
         placeholder.meta[META_CONSTANT] = program.is_constant(placeholder)

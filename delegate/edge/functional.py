@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 
 from delegate.edge.build import fake_result, make_like
 from delegate.edge.graphs import PRESERVED_METADATA
-from delegate.edge.node import arguments, op_name, tensors, writes_in_place
+from delegate.edge.node import arguments, op_name, tensors, writes_in_place, written_arguments
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import (
     OpOverload,
@@ -182,11 +182,6 @@ def functionalize(graph: Graph) -> dict[Node, Node]:
     return _Functionalizer(graph).run(list(graph.nodes))
 
 
-def _written(op: OpOverload) -> list[str]:
-    """Return the names of the arguments that the operator writes to."""
-    return [a.name for a in schema_of(op).arguments if a.alias_info is not None and a.alias_info.is_write]
-
-
 def pure_form(op: OpOverload) -> OpOverload | None:
     """Return the pure operator that computes what an in-place one writes: its name has no underscore.
 
@@ -265,7 +260,7 @@ class _Functionalizer:
     def _write(self, node: Node) -> None:
         target = node.target
         assert isinstance(target, OpOverload)
-        written = _written(target)
+        written = written_arguments(target)
         goal = arguments(node)[written[0]]
         if len(written) != 1 or not isinstance(goal, Node):
             raise NotSimple(f"{node.name} writes to several tensors")
@@ -283,7 +278,7 @@ class _Functionalizer:
         target = node.target
         assert isinstance(target, OpOverload)
         args, returns = arguments(node), len(schema_of(target).returns)
-        written = [args[name] for name in _written(target)]
+        written = [args[name] for name in written_arguments(target)]
         if not can_auto_functionalize(target) or not all(isinstance(goal, Node) for goal in written):
             raise NotSimple(f"{target} returns what it writes to, or writes to lists or to nothing")
         call = make_like(node, auto_functionalized, (target,), map_arg(args, self._value))

@@ -63,7 +63,7 @@ def is_random(root: GraphModule) -> bool:
     return any(draws(node) for module in graph_modules(root) for node in module.graph.nodes)
 
 
-def described(root: GraphModule) -> bytes:
+def describe_graph(root: GraphModule) -> bytes:
     """Return a graph and its bodies as text: a line per node, with its operator, arguments, shapes and dtypes.
 
     Equal graphs have equal texts, regardless of their weights' values.

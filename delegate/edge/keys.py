@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import Parameter
 
 from delegate.edge.build import raw_bytes
-from delegate.edge.graphs import PRESERVED_METADATA, described
+from delegate.edge.graphs import PRESERVED_METADATA, describe_graph
 from delegate.edge.node import SYMBOLIC, source_line
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import HigherOrderOperator, OpOverload, guards_code, higher_order_name, pytree
@@ -59,7 +59,7 @@ def fingerprints(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str,
 
     found: dict[str, dict[str, str]] = {}
     for name, ep in programs.items():
-        found[name] = {"": f"{zlib.crc32(described(ep.graph_module)):08x}"}
+        found[name] = {"": f"{zlib.crc32(describe_graph(ep.graph_module)):08x}"}
         for target, value in _constants(ep).items():
             if type(value) in (torch.Tensor, Parameter):
                 with suppress(RuntimeError, TypeError, NotImplementedError):  # of a sparse tensor, or similar
@@ -67,7 +67,7 @@ def fingerprints(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str,
     return found
 
 
-def known_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
+def list_facts_of_sizes(sizes: Iterable[Any]) -> Iterator[str]:
     """Yield torch's facts of the symbolic numbers among these, because a compiler may use these facts."""
     environments = {}
     for size in sizes:
@@ -150,7 +150,7 @@ def _graph(module: GraphModule) -> tuple[Any, ...]:
         rest = [_argument(node.meta.get(key)) for key in _PLAIN_METADATA]
         arguments = _argument(node.args), _argument(node.kwargs)
         nodes.append((node.op, node.name, target, arguments, value, source_line(node), stack, rest))
-    return nodes, sorted(set(known_of_sizes(_numbers(module)))), sorted(set(_names_of_sizes(_numbers(module))))
+    return nodes, sorted(set(list_facts_of_sizes(_numbers(module)))), sorted(set(_names_of_sizes(_numbers(module))))
 
 
 def _target(node: Node, module: GraphModule) -> Any:

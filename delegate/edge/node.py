@@ -71,6 +71,11 @@ def writes_in_place(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and bool(schema_of(node.target).is_mutable)
 
 
+def written_arguments(operator_: OpOverload) -> list[str]:
+    """Return the names of the arguments that an operator writes to."""
+    return [a.name for a in schema_of(operator_).arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
 def tensor(node: Node) -> torch.Tensor:
     """Return the fake tensor of a node with one result; raise KeyError or TypeError for another node."""
     value = node.meta["val"]

@@ -140,7 +140,7 @@ def _at(value: Any, *numbers: int) -> list[Any]:
 _SQUEEZES = frozenset(f"aten.squeeze{copy}.{form}" for copy in ("", "_copy") for form in ("default", "dim", "dims"))
 
 
-def kept_dimensions(graph: Graph) -> Iterator[Any]:
+def find_kept_dimensions(graph: Graph) -> Iterator[Any]:
     """Yield a condition for each squeezed dimension of unknown size: a program keeps it, eager drops it at size 1."""
     for node in graph.nodes:
         if op_name(node) in _SQUEEZES:

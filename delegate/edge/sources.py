@@ -79,7 +79,7 @@ def _module(model: Any) -> torch.nn.Module:
     """Return the module to export with example inputs."""
     if isinstance(model, torch.nn.Module):
         return model
-    if isinstance(model, str | os.PathLike) and is_torchscript(_existing(Path(model))):
+    if isinstance(model, str | os.PathLike) and is_torchscript(_require_file(Path(model))):
         return _load_torchscript(Path(model))
     raise ExportError(
         f"a {type(model).__name__} is not a module and cannot be exported",
@@ -97,7 +97,7 @@ def _read_exported(model: Any, name: str) -> ExportedProgram:
     if isinstance(model, ExportedProgram):
         return model
     if isinstance(model, str | os.PathLike):
-        return _load(_existing(Path(model)))
+        return _load(_require_file(Path(model)))
     if isinstance(model, torch.jit.ScriptModule):
         raise ExportError(f"{_name(model)} is TorchScript and needs example inputs", remedy=_EXPORT)
     if isinstance(model, torch.nn.Module):
@@ -116,7 +116,7 @@ def require_no_program(path: Path) -> None:
         raise ExportError(what, remedy="pass the .pt2 file that it was lowered from")
 
 
-def _existing(path: Path) -> Path:
+def _require_file(path: Path) -> Path:
     require_no_program(path)
     if not os.path.isfile(path):
         raise ExportError(f"there is no file {path}", remedy="pass the path of a file that torch.export.save wrote")

@@ -13,7 +13,7 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from delegate.edge.build import copied_module, with_inputs
+from delegate.edge.build import copy_module, with_inputs
 from delegate.edge.functional import memory_chain
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import arguments, describe, op_name, tensor
@@ -31,7 +31,7 @@ def with_row_major_strides(ep: ExportedProgram) -> ExportedProgram:
     """
     if not any(op_name(n) in (*_READS, _SCATTER) for part in graph_modules(ep.graph_module) for n in part.graph.nodes):
         return ep
-    module = copied_module(ep)
+    module = copy_module(ep)
     for part in graph_modules(module):
         for node in list(part.graph.nodes):
             if op_name(node) in (*_READS, _SCATTER):

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.fx import Graph, Node
 
-from delegate.edge.build import copied_module, with_inputs
+from delegate.edge.build import copy_module, with_inputs
 from delegate.edge.effects import run_decompositions
 from delegate.edge.torch_private import is_traceable_wrapper_subclass
 
@@ -34,7 +34,7 @@ def with_plain_tensors(ep: ExportedProgram) -> ExportedProgram:
     by_node = {spec.arg.name: packed[spec.target] for spec in ep.graph_signature.input_specs if spec.target in packed}
     if not all(_is_unpacked(node) for node in ep.graph.find_nodes(op="placeholder") if node.name in by_node):
         return run_decompositions(ep, {})
-    module = copied_module(ep)
+    module = copy_module(ep)
     specs: list[InputSpec] = []
     plain: dict[str, Tensor] = {}
     placeholders = list(module.graph.find_nodes(op="placeholder"))

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from delegate.common.field_checks import fault, mapping, require_format, text
 from delegate.common.files import read_text, write_text
 from delegate.config.source import NotPlain, parse
-from delegate.edge.graphs import described
+from delegate.edge.graphs import describe_graph
 from delegate.errors import DelegateError, PartitionError
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
@@ -219,7 +219,7 @@ def map_sources(change: Callable[[str], str], data: Any) -> Any:
 
 def fingerprint_methods(exported: Mapping[str, ExportedProgram]) -> dict[str, str]:
     """Return a digest of each method's structure: nodes, sizes and dtypes, also in control flow."""
-    return {name: hashlib.sha256(described(ep.graph_module)).hexdigest()[:16] for name, ep in exported.items()}
+    return {name: hashlib.sha256(describe_graph(ep.graph_module)).hexdigest()[:16] for name, ep in exported.items()}
 
 
 def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:

@@ -15,7 +15,7 @@ from delegate.accuracy.bounds import Bounds
 from delegate.accuracy.samples import Sample
 from delegate.backend.quantizable import QuantizationScheme
 from delegate.config import PlacementSection, Quantization
-from delegate.edge.graphs import described
+from delegate.edge.graphs import describe_graph
 from delegate.edge.node import base_name, edge_names, tensor
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
@@ -154,7 +154,7 @@ class SchemePlanner:
         if not made.is_within and self._bases:
             self.not_tried.append(f"{candidate}: the budget was spent before its results were accurate")
             return
-        structure = described(made.programs[self.method].graph_module)
+        structure = describe_graph(made.programs[self.method].graph_module)
         if self._is_auto and structure in self._structures:
             return
         self._structures.add(structure)

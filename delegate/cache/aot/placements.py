@@ -13,7 +13,7 @@ from delegate.cache.runtime.folder import CHOICES
 from delegate.cache.runtime.store import Entry, Store
 from delegate.common.field_checks import flag, mapping, text
 from delegate.edge.build import raw_bytes
-from delegate.edge.graphs import described
+from delegate.edge.graphs import describe_graph
 from delegate.edge.program import EdgeProgram
 from delegate.partitioner.saved import SavedPlan
 from delegate.program.segments import checksums
@@ -91,7 +91,7 @@ def choice_key(edges: Iterable[EdgeProgram], depends_on: Iterable[Any], *, by_we
     """
     digest = hashlib.sha256(repr((FORMAT, host_features(), *depends_on)).encode())
     for edge in edges:
-        digest.update(described(edge.graph_module))
+        digest.update(describe_graph(edge.graph_module))
         digest.update(repr(sorted(edge.states.items())).encode())
         if by_weights:
             for checksum in checksums([raw_bytes(value).data for value in edge.constants.values()]):

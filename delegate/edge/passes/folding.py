@@ -17,7 +17,7 @@ from torch.fx.node import map_arg
 
 from delegate.edge.build import Constants, is_pure
 from delegate.edge.graphs import call
-from delegate.edge.node import arguments, draws, is_static, nbytes, op_name, tensor, tensors
+from delegate.edge.node import arguments, draws, is_static, nbytes, op_name, tensor, tensors, written_arguments
 from delegate.edge.program import EdgeProgram
 from delegate.edge.torch_private import OpOverload, OpOverloadPacket, schema_of
 
@@ -245,10 +245,9 @@ def _is_pure(node: Node) -> bool:
 def _written_attributes(module: GraphModule) -> Iterator[str]:
     """Yield the attributes that a node of the graph writes to, directly or through a view."""
     for node in module.graph.nodes:
-        if isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable:
-            for argument, value in zip(schema_of(node.target).arguments, node.args, strict=False):
-                if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
-                    yield str(_origin(value).target)
+        if isinstance(node.target, OpOverload):
+            values = (arguments(node)[name] for name in written_arguments(node.target))
+            yield from (str(_origin(value).target) for value in values if isinstance(value, Node))
 
 
 def _origin(node: Node) -> Node:
