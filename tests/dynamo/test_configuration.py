@@ -55,26 +55,6 @@ def test_graphs_are_quantized(scheme: str, tmp_path: Path) -> None:
             assert 26 < sqnr(module(x), run(x)) < 60
 
 
-@pytest.mark.extended
-def test_places_are_measured_on_the_first_inputs(lowered: Lowered) -> None:
-    torch._dynamo.reset()
-    module, x = net(), torch.randn(4, 64)
-    with torch.no_grad():
-        assert_same(configured(module, placement={"policy": "measured", "budget": "5s"})(x), module(x), 1e-6)
-    assert lowered.backends == {"xnnpack"}
-
-
-def test_bounds_are_checked_on_the_first_inputs(lowered: Lowered) -> None:
-    torch._dynamo.reset()
-    module, x = net(), torch.randn(4, 64)
-    with torch.no_grad():
-        assert_same(configured(module, verify={"sqnr_db": 80})(x), module(x), 1e-6)
-        torch._dynamo.reset()
-        with pytest.raises(Exception, match=r"AccuracyError.*400 dB"):
-            configured(module, verify={"sqnr_db": 400})(x)
-    assert lowered.backends == {"xnnpack"}
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -63,6 +63,8 @@ WRONG: Mapping[str, tuple[Quantization, Callable[[], Any], type[DelegateError], 
     "a path's scheme": (settings_of("xnnpack", modules={"head": "int"}), good, ConfigError, "no scheme 'int'"),
     "a type": (settings_of("xnnpack", module_types={"Linea": "off"}), good, ConfigError, "did you mean 'Linear'"),
     "an operator": (settings_of("xnnpack", operators={"aten.liner*": "off"}), good, ConfigError, "aten.linear"),
+    "a node": (settings_of("xnnpack", nodes={"linear_12": "off"}), good, ConfigError, "'linear_12' matches nothing"),
+    "a rule's group": (settings_of("xnnpack", "dynamic_int4/64"), good, ConfigError, "64 does not divide 66"),
     "a group": (settings_of("xnnpack", "dynamic_int4", group_size=32), good, ConfigError, r"divide 66.*: give 0 for"),
     "a group's step": (settings_of("xnnpack", "dynamic_int4", group_size=33), good, ConfigError, "multiples of 32"),
 }

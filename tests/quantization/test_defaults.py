@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.errors import ConfigError
 from tests.support import unfortunate_sizes, zoo
 from tests.support.quantized import settings_of
 from tests.support.unfortunate_sizes import MODELS, check_defaults
@@ -58,17 +57,6 @@ def test_a_depthwise_convolution_is_named() -> None:
     program = torch.export.export(model.build().eval(), (torch.randn(model.shape),))
     prepared = prepare(program, settings_of("xnnpack", "dynamic_int8"))
     assert prepared.notes == ("dynamic_int8 leaves 1 in float: a depthwise convolution",)
-
-
-@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-@pytest.mark.parametrize("name", ["48 inputs", "one input", "odd and prime", "twice"])
-def test_a_given_size_that_does_not_divide_is_an_error(name: str) -> None:
-    model = MODELS[name]
-    program = torch.export.export(model.build().eval(), (torch.randn(model.shape),))
-    with pytest.raises(ConfigError, match="group_size 32 does not divide"):
-        quantize(program, settings_of("xnnpack", "dynamic_int4", group_size=32))
-    with pytest.raises(ConfigError, match="group_size 64 does not divide"):
-        quantize(program, settings_of("xnnpack", "dynamic_int4/64"))
 
 
 def test_training_has_a_scale_per_channel() -> None:
