@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -87,18 +87,7 @@ def cached_attention(
     return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
 
 
-def _result_type(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    positions: Tensor,
-    rows: Tensor | None = None,
-    key_scales: Tensor | None = None,
-    value_scales: Tensor | None = None,
-    scale: float | None = None,
-    window: int = 0,
-    softcap: float = 0.0,
-) -> Tensor:
+def _result_type(query: Tensor, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> Tensor:
     """Return an empty result of the right shape and dtype."""
     if query.shape[1] % keys.shape[1]:
         raise ValueError(

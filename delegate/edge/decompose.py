@@ -142,7 +142,7 @@ class Decomposer:
             return body
         preserve()
         values = [_own(leaf.meta[META_VALUE]) for leaf in leaves]
-        call = _Call(node, leaves)
+        call = _call_of(node, leaves)
         try:
             mode = fake_mode([*leaves, node])  # without a mode, an operator on sizes, such as arange, would fix them
             body = self._make(call, values, mode)
@@ -187,17 +187,15 @@ def _without_guards(mode: FakeTensorMode | None) -> Iterator[None]:
         yield
 
 
-class _Call:
-    """A node's operator as a function of the values that the nodes in its arguments have."""
+def _call_of(node: Node, leaves: list[Node]) -> Callable[..., Any]:
+    """Return a node's operator as a function of the values that the nodes in its arguments have."""
 
-    def __init__(self, node: Node, leaves: list[Node]) -> None:
-        self._node, self._leaves = node, leaves
+    def call(*values: Any) -> Any:
+        args, kwargs = map_arg((node.args, node.kwargs), dict(zip(leaves, values, strict=True)).__getitem__)
+        assert callable(node.target)
+        return node.target(*args, **kwargs)
 
-    def __call__(self, *values: Any) -> Any:
-        environment = dict(zip(self._leaves, values, strict=True))
-        args, kwargs = map_arg((self._node.args, self._node.kwargs), environment.__getitem__)
-        assert callable(self._node.target)
-        return self._node.target(*args, **kwargs)
+    return call
 
 
 class ProcessSwitch:

@@ -80,10 +80,6 @@ def _leaf(value: Any) -> Any:
     return value
 
 
-def _known_kind(node: Node) -> bool:
-    return node.op in ("placeholder", "call_function", "get_attr", "output")
-
-
 def _known_target(node: Node) -> bool:
     target = node.target
     if node.op != "call_function" or isinstance(target, OpOverload) or target is operator.getitem:
@@ -97,63 +93,50 @@ def _body(node: Node) -> bool:
     return node.op != "get_attr" or isinstance(getattr(node.graph.owning_module, str(node.target), None), GraphModule)
 
 
-def _functional(node: Node) -> bool:
-    return not writes_in_place(node)
-
-
-def _gives_something(node: Node) -> bool:
+def _returns_something(node: Node) -> bool:
     return (
         not isinstance(node.target, OpOverload) or bool(schema_of(node.target).returns) or op_name(node) in ASSERTIONS
     )
-
-
-def _has_value(node: Node) -> bool:
-    return node.op in ("output", "get_attr") or META_VALUE in node.meta
-
-
-def _find_unsupported_dtypes(node: Node) -> bool:
-    return all(dtype_of(t.dtype) is not None for t in tensors(node))
-
-
-def _dense(node: Node) -> bool:
-    return all(t.layout == torch.strided for t in tensors(node))
 
 
 _EXPORT_AGAIN = "export the model again with this version of torch"
 _NO_CALL = (
     "replace it in the model; auto_functionalized_v2 comes from run_decompositions(): do not call it before delegate"
 )
-_KIND = DialectRule(
-    "nodes must be placeholders, operator calls, bodies of control flow or the output", _EXPORT_AGAIN, _known_kind
-)
-_VALUE = DialectRule(
-    "every node must have its value in meta['val']", "set it in the pass that creates the node", _has_value
-)
 _ATEN = (
-    _KIND,
+    DialectRule(
+        "nodes must be placeholders, operator calls, bodies of control flow or the output",
+        _EXPORT_AGAIN,
+        lambda node: node.op in ("placeholder", "call_function", "get_attr", "output"),
+    ),
     DialectRule("calls must be of operators, control flow or arithmetic on sizes", _NO_CALL, _known_target),
     DialectRule("get_attr must refer to a body of control flow; tensors must be placeholders", _EXPORT_AGAIN, _body),
-    _VALUE,
+    DialectRule(
+        "every node must have its value in meta['val']",
+        "set it in the pass that creates the node",
+        lambda node: node.op in ("output", "get_attr") or META_VALUE in node.meta,
+    ),
 )
-_FUNCTIONAL = (
+_EDGE = (
     *_ATEN,
     DialectRule(
         "operators must not write to their inputs",
         "register a form of the custom operator that returns the new value",
-        _functional,
+        lambda node: not writes_in_place(node),
     ),
     DialectRule(
-        "every operator must return a value", "remove operators with side effects from forward", _gives_something
+        "every operator must return a value", "remove operators with side effects from forward", _returns_something
     ),
-)
-_EDGE = (
-    *_FUNCTIONAL,
     DialectRule(
         "tensors must have dtypes that programs support",
         "cast to a supported dtype in the model",
-        _find_unsupported_dtypes,
+        lambda node: all(dtype_of(t.dtype) is not None for t in tensors(node)),
     ),
-    DialectRule("tensors must be dense", "convert sparse tensors in the model", _dense),
+    DialectRule(
+        "tensors must be dense",
+        "convert sparse tensors in the model",
+        lambda node: all(t.layout == torch.strided for t in tensors(node)),
+    ),
 )
 
 
@@ -164,12 +147,13 @@ class Dialect:
     Args:
         name: name for messages.
         rules: rules for every node.
-        allows: true for an operator of the dialect; operators of namespaces other than aten are always allowed.
+        allows: true for an operator of the dialect, by default any; those of namespaces other than aten are always
+            allowed.
     """
 
     name: str
     rules: tuple[DialectRule, ...]
-    allows: Callable[[OpOverload], bool]
+    allows: Callable[[OpOverload], bool] = lambda op: True
 
     def check(self, module: GraphModule) -> None:
         """Raise DialectError for the first node that breaks a rule, also in bodies of control flow."""
@@ -190,18 +174,9 @@ class Dialect:
             )
 
 
-def _any(op: OpOverload) -> bool:
-    return True
-
-
 def is_core(op: OpOverload) -> bool:
     """Return true if torch tags the operator as core ATen."""
     return torch.Tag.core in op.tags
-
-
-def _stays_whole(op: OpOverload) -> bool:
-    """Return true for core ATen, and for operators without a decomposition in torch."""
-    return is_core(op) or not is_composite(op)
 
 
 _DIFFERENTIABLE = DialectRule(
@@ -215,7 +190,7 @@ _PRIMS = (
     ),
     DialectRule("operands of a Prim must have one dtype", "convert them with prims.convert_element_type", one_dtype),
 )
-AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE), _any)
+AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE))
 
 
 # Besides Prims: operators of ATen that torch does not decompose to Prims, and views that would depend on strides.
@@ -225,8 +200,8 @@ PRIMS = Dialect("Prims", (*_EDGE, *_PRIMS), is_prim)
 def edge_dialect(preserve_ops: Set[str] | None = None) -> Dialect:
     """Return the edge dialect: core ATen and these preserved operators; None: any operator may be preserved."""
     if preserve_ops is None:
-        return Dialect("edge", _EDGE, _any)
-    return Dialect("edge", _EDGE, lambda op: str(op) in preserve_ops or _stays_whole(op))
+        return Dialect("edge", _EDGE)
+    return Dialect("edge", _EDGE, lambda op: str(op) in preserve_ops or is_core(op) or not is_composite(op))
 
 
 def verify(program: EdgeProgram, preserve_ops: Set[str] | None = None) -> None:

@@ -10,6 +10,7 @@ from torch.export import export
 
 from delegate.edge.verifier import AUTOGRAD_SAFE
 from delegate.errors import DialectError
+from tests.support.functions import Function
 
 T = torch.Tensor
 X, SQUARE = torch.rand(4, 4), torch.eye(4)
@@ -30,15 +31,6 @@ def with_formula(x: T) -> T:
 
 with_formula.register_fake(torch.empty_like)
 with_formula.register_autograd(lambda _, grad: grad * 2)
-
-
-class Calls(torch.nn.Module):
-    def __init__(self, function: Callable[[T], T]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: T) -> T:
-        return self.function(x)
 
 
 SAFE: dict[str, Callable[[T], T]] = {
@@ -66,17 +58,17 @@ UNSAFE: dict[str, tuple[Callable[[T], T], str]] = {
 
 @pytest.mark.parametrize("function", SAFE.values(), ids=SAFE.keys())
 def test_safe(function: Callable[[T], T]) -> None:
-    AUTOGRAD_SAFE.check(export(Calls(function), (X,)).graph_module)
+    AUTOGRAD_SAFE.check(export(Function(function), (X,)).graph_module)
 
 
 @pytest.mark.parametrize(("function", "operator"), UNSAFE.values(), ids=UNSAFE.keys())
 def test_not_safe(function: Callable[[T], T], operator: str) -> None:
     with pytest.raises(DialectError, match=rf"not autograd-safe ATen: every operator must have a .*{operator}.*detach"):
-        AUTOGRAD_SAFE.check(export(Calls(function), (X,)).graph_module)
+        AUTOGRAD_SAFE.check(export(Function(function), (X,)).graph_module)
 
 
 def test_every_node_has_a_value() -> None:
-    module = export(Calls(torch.relu), (X,)).graph_module
+    module = export(Function(torch.relu), (X,)).graph_module
     del module.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)[0].meta["val"]
     with pytest.raises(DialectError, match="every node must have its value"):
         AUTOGRAD_SAFE.check(module)

@@ -246,18 +246,6 @@ def test_written_buffers_that_share_memory_are_refused():
         edge(SharedMemory(), (torch.ones(3),))
 
 
-class Builtin(nn.Module):
-    def forward(self, input):
-        return input * 2
-
-
-def test_an_input_named_as_a_builtin():
-    program = optimize(edge(Builtin(), (torch.ones(3, 4),)))
-    (only,) = program.inputs
-    assert only.name == "input"
-    assert [only.node] == [n.name for n in program.graph.find_nodes(op="placeholder")]
-
-
 def spectrum(x):
     return torch.stft(x.repeat(1, 3), 6, hop_length=3, window=torch.hann_window(6), return_complex=True).abs()
 

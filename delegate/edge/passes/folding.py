@@ -17,9 +17,9 @@ from torch.fx.node import map_arg
 
 from delegate.edge.build import Constants, is_pure
 from delegate.edge.graphs import call
-from delegate.edge.node import arguments, draws, is_static, nbytes, op_name, tensor, tensors, written_arguments
+from delegate.edge.node import arguments, is_static, nbytes, op_name, tensor, tensors, written_arguments
 from delegate.edge.program import EdgeProgram
-from delegate.edge.torch_private import OpOverload, OpOverloadPacket, schema_of
+from delegate.edge.torch_private import OpOverload, schema_of
 
 _NAMESPACES = frozenset({"aten", "prims"})
 # The integers of a weight with fake quantization become constants. Its decoding stays, because backends match it.
@@ -228,18 +228,10 @@ def _fixed_nodes(module: GraphModule) -> Iterator[Node]:
         if node.op == "get_attr":
             known = str(node.target) not in written and isinstance(_attribute(module, node), torch.Tensor)
         else:
-            known = _is_pure(node) and bool(node.all_input_nodes) and fixed.issuperset(node.all_input_nodes)
+            known = is_pure(node) and bool(node.all_input_nodes) and fixed.issuperset(node.all_input_nodes)
         if known:
             fixed.add(node)
             yield node
-
-
-def _is_pure(node: Node) -> bool:
-    if node.op != "call_function":
-        return False
-    if isinstance(node.target, OpOverload):
-        return not (draws(node) or schema_of(node.target).is_mutable)
-    return isinstance(node.target, OpOverloadPacket) or node.target is operator.getitem
 
 
 def _written_attributes(module: GraphModule) -> Iterator[str]:
