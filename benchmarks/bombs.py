@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from delegate.errors import DelegateError
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Op
+from delegate.program.expr import Expr, Op, Symbol
 from delegate.program.file import assemble, load
 from delegate.program.model import (
     Block,
@@ -32,7 +32,6 @@ from delegate.program.model import (
     StorageKind,
     Structure,
     StructuredCall,
-    Symbol,
     Tree,
     Value,
 )

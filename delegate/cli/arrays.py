@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import InputError, ProgramError, did_you_mean
-from delegate.program.bounds import ExpressionBounds
+from delegate.program.expr import ExpressionBounds
 from delegate.program.model import MethodDefinition
-from delegate.runtime.arguments import free_inputs
-from delegate.runtime.array_files import load_arrays
+from delegate.runtime.arguments import free_inputs, load_arrays
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 

@@ -17,8 +17,8 @@ from delegate.cli.options import PlanOptions
 from delegate.common.files import open_to_read
 from delegate.errors import DelegateError
 from delegate.program import file
-from delegate.program.debug_info import stripped
 from delegate.program.expr import Dim
+from delegate.program.instructions import stripped
 from delegate.program.model import FORMAT_VERSION, MethodDefinition, Program
 from delegate.program.source import MAGIC
 from delegate.program.text import constant_bytes, debug_bytes, program_lines

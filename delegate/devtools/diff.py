@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from delegate.program.debug_info import DebugInfo
-from delegate.program.instructions import walk
+from delegate.program.instructions import DebugInfo, walk
 from delegate.program.model import KernelCall, MethodDefinition, Program, Ref
 from delegate.report import Report
 

@@ -13,8 +13,7 @@ from delegate.edge.node import SYMBOLIC
 from delegate.edge.torch_private import ConstantSource, bound_sympy
 from delegate.edge.torch_private import sympy_functions as F
 from delegate.errors import LoweringError
-from delegate.program.expr import Dim, Expr, Op
-from delegate.program.model import UNBOUNDED_BELOW, Symbol
+from delegate.program.expr import UNBOUNDED_BELOW, Dim, Expr, Op, Symbol
 
 _BINARY: dict[Any, Op] = {
     F.FloorDiv: Op.FLOORDIV,

@@ -17,8 +17,7 @@ from delegate.errors import DelegateError, InputError, KernelError
 from delegate.kernels.selection import Kernels, base_of, place
 from delegate.memory.planner import plan_buffers, plan_memory
 from delegate.plugins import one_line
-from delegate.program.bounds import ExpressionBounds
-from delegate.program.expr import Expr, Number, SymbolValues, evaluate
+from delegate.program.expr import Expr, ExpressionBounds, Number, Symbol, SymbolValues, evaluate
 from delegate.program.instructions import block_bases
 from delegate.program.lifetimes import Lifetime, Lifetimes
 from delegate.program.model import (
@@ -32,7 +31,6 @@ from delegate.program.model import (
     Storage,
     StorageKind,
     StructuredCall,
-    Symbol,
 )
 from delegate.program.raw import Array, shadow
 from delegate.program.segments import align

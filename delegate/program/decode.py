@@ -16,9 +16,9 @@ from typing import Any, TypeVar, cast
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
-from delegate.program.debug_info import DebugInfo
 from delegate.program.dtypes import DType
-from delegate.program.expr import LEAVES, Dim, Expr, Op, operands
+from delegate.program.expr import LEAVES, Dim, Expr, Op, Symbol, operands
+from delegate.program.instructions import DebugInfo
 from delegate.program.model import (
     MAX_ALL_EXPR_NODES,
     MAX_DEPTH,
@@ -44,7 +44,6 @@ from delegate.program.model import (
     StorageKind,
     Structure,
     StructuredCall,
-    Symbol,
     Tree,
     Value,
     check_name,

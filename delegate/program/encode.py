@@ -13,9 +13,9 @@ import numpy as np
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
-from delegate.program.debug_info import DebugInfo
 from delegate.program.dtypes import DType
-from delegate.program.expr import LEAVES, Dim, Expr, Op
+from delegate.program.expr import LEAVES, Dim, Expr, Op, Symbol
+from delegate.program.instructions import DebugInfo
 from delegate.program.model import (
     MAX_ALL_EXPR_NODES,
     MAX_DEPTH,
@@ -37,7 +37,6 @@ from delegate.program.model import (
     Ref,
     State,
     StructuredCall,
-    Symbol,
     Tree,
     Value,
     check_name,

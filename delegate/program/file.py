@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from delegate.common.files import replacing
 from delegate.errors import ProgramError
-from delegate.program.debug_info import DebugInfo
 from delegate.program.decode import decode, decode_debug_info
+from delegate.program.instructions import DebugInfo
 from delegate.program.model import FORMAT_VERSION, Program
 from delegate.program.segments import Directory, align, flat, layout, pieces, split
 from delegate.program.source import MAGIC, Source, open_source

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
-from delegate.program.bounds import ExpressionBounds
+from delegate.program.expr import ExpressionBounds
 from delegate.program.instructions import reads, refs
 from delegate.program.model import (
     Instruction,

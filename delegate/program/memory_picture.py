@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from delegate.errors import InputError
-from delegate.program.bounds import ExpressionBounds
-from delegate.program.expr import evaluate
+from delegate.program.expr import ExpressionBounds, evaluate
 from delegate.program.instructions import walk
 from delegate.program.lifetimes import Lifetimes
 from delegate.program.model import DelegateCall, DelegateSpec, MethodDefinition, Program, StorageKind

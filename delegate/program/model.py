@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr
+from delegate.program.expr import Dim, Expr, Symbol
 
 FORMAT_VERSION = 6
 COPY_ACROSS = "aten.clone.default"  # between the memory of a device and the host's, in either direction
-UNBOUNDED_BELOW = -(2**63)  # the minimum of a symbol that has none
 
 # The limits of a program file. Saving and loading reject a larger one before they spend time or memory on it.
 # docs/reference/file-format.md lists them with their reasons.
@@ -162,25 +161,6 @@ class StructuredCall(NamedTuple):
 
 
 Instruction = KernelCall | DelegateCall | StructuredCall
-
-
-class Symbol(NamedTuple):
-    """A symbolic number of a method: a size, a number among the inputs, or an element of a tensor.
-
-    Args:
-        name: A name for people, e.g. "s0" or the Dim's name "batch".
-        minimum, maximum: the range of integers that is allowed, inclusive; maximum None: unbounded.
-        input, dim: the symbol is the size of that dimension of that input; dim -1: the input itself, a number.
-            Input -1: known only from data.
-        value, dim: if input is -1, the symbol is the size of that dimension of that value; dim -1: its only element.
-    """
-
-    name: str
-    minimum: int
-    maximum: int | None
-    input: int = -1
-    dim: int = -1
-    value: int = -1
 
 
 class Input(NamedTuple):

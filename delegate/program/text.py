@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from delegate.common.text_table import printable
-from delegate.program.debug_info import DebugInfo
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, shorten
+from delegate.program.expr import UNBOUNDED_BELOW, Dim, Expr, Symbol, shorten
+from delegate.program.instructions import DebugInfo
 from delegate.program.model import (
     FORMAT_VERSION,
-    UNBOUNDED_BELOW,
     Arg,
     Constant,
     DelegateCall,
@@ -25,7 +24,6 @@ from delegate.program.model import (
     StorageKind,
     Structure,
     StructuredCall,
-    Symbol,
     Tree,
     Value,
 )

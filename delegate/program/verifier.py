@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NoReturn
 
 from delegate.errors import ProgramError
-from delegate.program.bounds import ExpressionBounds
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, Op, SymbolSets, members, operands, set_of
+from delegate.program.expr import Dim, Expr, ExpressionBounds, Op, Symbol, SymbolSets, members, operands, set_of
 from delegate.program.instructions import block_bases, written_input
 from delegate.program.lifetimes import check_memory
 from delegate.program.model import (
@@ -34,7 +33,6 @@ from delegate.program.model import (
     StorageKind,
     Structure,
     StructuredCall,
-    Symbol,
     Tree,
     Value,
 )

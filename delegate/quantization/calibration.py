@@ -18,7 +18,7 @@ from delegate.edge.node import shape_text
 from delegate.edge.torch_private import pytree
 from delegate.errors import ExportError, InputError, did_you_mean
 from delegate.plugins import one_line
-from delegate.runtime.array_files import load_arrays
+from delegate.runtime.arguments import load_arrays
 
 Batch = Any  # a tuple of positional arguments, a dict of keyword arguments, or the one tensor of a model with one input
 

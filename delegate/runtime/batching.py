@@ -17,8 +17,10 @@ from delegate.errors import BackendError, ConfigError, ExecutionError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program import model
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Op
-from delegate.program.model import Ref, Symbol
+from delegate.program.expr import Expr, Op, Symbol
+from delegate.program.model import (
+    Ref,
+)
 from delegate.runtime.arguments import leaves, random_inputs
 from delegate.runtime.backend import Array
 from delegate.runtime.method import Method

@@ -23,8 +23,7 @@ from delegate.runtime.backend import Array
 from delegate.runtime.delegates import ProfiledDelegates
 from delegate.runtime.lifecycle import FORKED, CallLock, NotPicklable, Rejecting, closing_error, leak
 from delegate.runtime.method import Method
-from delegate.runtime.platform import Platform
-from delegate.runtime.translate_errors import translate_input_errors
+from delegate.runtime.platform import Platform, translate_input_errors
 
 if TYPE_CHECKING:
     from delegate.devtools.listeners import Listener, Subscription

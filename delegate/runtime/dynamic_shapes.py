@@ -18,16 +18,15 @@ from delegate.kernels.half_precision import from_bfloat16
 from delegate.kernels.selection import place
 from delegate.memory.storage import check_shape, concrete, is_planned, plan_at_bounds, views_hold
 from delegate.plugins import one_line
-from delegate.program.bounds import ExpressionBounds
 from delegate.program.dtypes import DType
-from delegate.program.expr import Number, SymbolValues, evaluate
+from delegate.program.expr import ExpressionBounds, Number, SymbolValues, evaluate
 from delegate.program.model import Arg, KernelCall, MethodDefinition, Ref, StorageKind
 from delegate.program.stages import Stage, depends_on_data, split, used_symbols
 from delegate.runtime.arrays import Arena, Resources, make_arenas
 from delegate.runtime.backend import Array
 from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import check_guards, check_range
-from delegate.runtime.translate_errors import translate_binding_errors
+from delegate.runtime.platform import translate_binding_errors
 
 _MAX_PLANS = 8  # the least recently used plan is evicted first
 

@@ -21,10 +21,14 @@ from delegate.errors import InputError
 from delegate.kernels.half_precision import to_bfloat16
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Number, SymbolValues, evaluate
-from delegate.program.model import Input, MethodDefinition, Symbol, Value
+from delegate.program.expr import Expr, Number, Symbol, SymbolValues, evaluate
+from delegate.program.model import (
+    Input,
+    MethodDefinition,
+    Value,
+)
 from delegate.runtime.backend import Array
-from delegate.runtime.translate_errors import short_repr, translate_input_errors
+from delegate.runtime.platform import short_repr, translate_input_errors
 
 _ARRAY = np.ndarray
 _LAZY_BITS = ("conj", "neg")  # of torch's tensors, by the names of their methods; DLPack does not know them

@@ -22,11 +22,10 @@ from delegate.program.model import Constant, Program, State
 from delegate.program.raw import array_over
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
-from delegate.runtime.arrays import Resources
+from delegate.runtime.arrays import LazyConstantTable, Resources
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context, zeros
 from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
-from delegate.runtime.lazy_constants import LazyConstantTable
 from delegate.runtime.lifecycle import FORKED, PROGRAMS, CallLock, closing_error, fork_error, leak
 from delegate.runtime.option_rules import Alternative, OptionRule, rules_of_json
 from delegate.runtime.platform import DEFAULT, Platform

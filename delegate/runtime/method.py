@@ -19,8 +19,7 @@ from delegate.runtime.backend import Array, Delegate
 from delegate.runtime.execution_plan import ExecutionPlan
 from delegate.runtime.inputs import InputChecker, copy_back, writable_inputs
 from delegate.runtime.lifecycle import CLOSED, FORKED, NotPicklable, Rejecting
-from delegate.runtime.platform import DEFAULT
-from delegate.runtime.translate_errors import translate_binding_errors, translate_input_errors, translate_run_errors
+from delegate.runtime.platform import DEFAULT, translate_binding_errors, translate_input_errors, translate_run_errors
 
 if TYPE_CHECKING:
     from delegate.runtime.lifecycle import CallLock

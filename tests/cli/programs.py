@@ -6,7 +6,7 @@ from pathlib import Path
 
 from delegate.program import file
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Op
+from delegate.program.expr import Expr, Op, Symbol
 from delegate.program.model import (
     DelegateCall,
     DelegateSpec,
@@ -16,7 +16,6 @@ from delegate.program.model import (
     Ref,
     Storage,
     StorageKind,
-    Symbol,
     Tree,
     Value,
 )

@@ -24,7 +24,7 @@ START = {
     "delegate.plugins",
 }  # fmt: skip
 RUN = START | {
-    "delegate.runtime.array_files", "delegate.cli.arrays", "delegate.cli.options",
+    "delegate.runtime.arguments", "delegate.cli.arrays", "delegate.cli.options",
     "delegate.cli.run", "delegate.cli.user_modules", "delegate.common.field_checks",
     "delegate.common.files", "delegate.report.measured",
     "delegate.runtime.option_rules",

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from delegate.program.debug_info import stripped
 from delegate.program.file import load, save
+from delegate.program.instructions import stripped
 from delegate.report.diagnosis import Diagnosis
 from delegate.report.rows import LayerAccuracy
 from tests.cli.calling import call

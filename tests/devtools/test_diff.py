@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delegate.devtools.diff import Change, ProgramDifferences, differences
-from delegate.program.debug_info import stripped
+from delegate.program.instructions import stripped
 from tests.support.programs import static
 
 

@@ -90,20 +90,6 @@ def test_arguments_follow_the_schema_with_defaults():
     assert calls["aten.sum.dim_IntList"][1:] == ((0,), False, None)
 
 
-def test_shared_weight_is_stored_once():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Parameter(torch.randn(50))
-            self.second = self.first
-
-        def forward(self, a):
-            return (a * self.first).exp() + self.second
-
-    program = compiled(Tied(), (torch.ones(50),)).program
-    assert len(program.constants) == 1
-
-
 def test_size_of_an_input_becomes_an_expression():
     made = method(
         lambda a: (a.reshape(-1), a.shape[0] * 2 + 1), (torch.ones(4, 3),), dynamic_shapes=(({0: Dim("rows", max=9)},),)

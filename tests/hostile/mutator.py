@@ -8,9 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Op, operands
+from delegate.program.expr import Expr, Op, Symbol, operands
 from delegate.program.file import assemble
-from delegate.program.model import Program, Ref, Storage, StorageKind, Structure, Symbol, Tree
+from delegate.program.model import (
+    Program,
+    Ref,
+    Storage,
+    StorageKind,
+    Structure,
+    Tree,
+)
 from tests.support import layout
 
 INTS = (0, 1, -1, 2, 3, -2, 7, 64, 100, 2**31 - 1, -(2**31), 2**32, 2**40, 2**62, -(2**62), 2**63 - 1, -(2**63))

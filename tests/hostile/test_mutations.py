@@ -25,7 +25,7 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.report import Report
 from delegate.report.diagnosis import Diagnosis
-from delegate.runtime.array_files import load_arrays, map_array
+from delegate.runtime.arguments import load_arrays, map_array
 from tests.support.mutations import Reader, check_bytes, check_values, errors
 from tests.support.reports import DIAGNOSIS, report
 from tests.support.sources import ROOT

@@ -19,13 +19,13 @@ from delegate.config import load_config
 from delegate.errors import DelegateError
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
-from delegate.runtime.array_files import load_arrays, map_array
+from delegate.runtime.arguments import load_arrays, map_array
 from tests.support.sources import ROOT
 
 # Modules that open files in another way than by `delegate.common.files`, with the reason.
 OTHERS = {
     "delegate/__init__.py": "of this package",
-    "delegate/runtime/array_files.py": "after it has looked at the file",
+    "delegate/runtime/arguments.py": "after it has looked at the file",
     "delegate/backend/compiler_worker.py": "descriptors of its parent",
     "plugins/onnxruntime/delegate_onnxruntime/dsp/runtime/profiled.py": "a file of this process",
     "plugins/onnxruntime/delegate_onnxruntime/dsp/runtime/targets.py": "of the system",

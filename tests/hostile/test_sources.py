@@ -1,16 +1,19 @@
-"""Files that others change, and members of archives made to be large."""
+"""Files and folders that others change, and members of archives made to be large."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tracemalloc
 import zipfile
 
 import pytest
 
 import delegate
+from delegate.common.files import read_text, replacing, write_text
 from delegate.errors import ProgramError
 from delegate.program import file
+from tests.support.hostile import require_no_wait
 from tests.support.programs import dynamic, static
 
 
@@ -64,3 +67,37 @@ def test_a_member_that_is_no_program_is_not_unpacked(tmp_path):
 def test_a_member_that_becomes_much_more_is_refused(tmp_path):
     with pytest.raises(ProgramError, match=r"expands .* to 73400320 bytes, a ratio above 10.*store it in the archive"):
         file.load(member(tmp_path / "a.zip", b"\x89DLG\r\n\x1a\n" + bytes((70 << 20) - 8)))
+
+
+WRITERS = {
+    "a plan": lambda path: write_text(path, "text", "the plan"),
+    "a program": lambda path: file.save(static(), path),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(kind, tmp_path):
+    require_no_wait(WRITERS[kind], tmp_path / "pipe")
+
+
+def test_a_pipe_of_the_shell_is_read_and_written():
+    reads, writes = os.pipe()
+    write_text(f"/dev/fd/{writes}", "text", "the plan")
+    os.close(writes)
+    assert read_text(f"/dev/fd/{reads}", "the plan", "") == "text"
+    os.close(reads)
+
+
+def test_the_mode_is_given_to_the_file_itself(tmp_path):
+    target, other = tmp_path / "file", tmp_path / "other"
+    for path in (target, other):
+        path.write_text("old")
+        path.chmod(0o600)
+    target.chmod(0o640)
+    with replacing(str(target)) as file:
+        file.write(b"new")
+        (temporary,) = (path for path in tmp_path.iterdir() if path.suffix == ".tmp")
+        temporary.unlink()
+        temporary.symlink_to(other)  # as somebody may, who may write to the folder
+    assert stat.S_IMODE(other.stat().st_mode) == 0o600

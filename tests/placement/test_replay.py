@@ -20,7 +20,7 @@ import delegate
 from delegate.errors import PartitionError
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
-from delegate.program.debug_info import stripped
+from delegate.program.instructions import stripped
 from tests.support import vector_backend
 from tests.support.replays import (
     MODELS,

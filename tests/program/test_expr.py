@@ -11,9 +11,11 @@ import pytest
 
 from delegate.errors import InputError, ProgramError
 from delegate.program import file
-from delegate.program.bounds import ExpressionBounds
-from delegate.program.expr import Expr, Op, evaluate, operands, symbols_of
-from delegate.program.model import UNBOUNDED_BELOW, Ref, Symbol, Tree
+from delegate.program.expr import UNBOUNDED_BELOW, Expr, ExpressionBounds, Op, Symbol, evaluate, operands, symbols_of
+from delegate.program.model import (
+    Ref,
+    Tree,
+)
 from delegate.program.verifier import verify
 from tests.support.programs import LEAF, S0, binary, const, dynamic, replace_method
 

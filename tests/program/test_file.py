@@ -160,13 +160,6 @@ def test_saving_and_loading_copy_no_segments(tmp_path):
     assert [s[-1] for s in loaded.segments] == [0, 1]
 
 
-def test_a_file_object_is_read_from_where_it_stands():
-    data = serialize(static())
-    stream = io.BytesIO(b"prefix" + data)
-    stream.seek(6)
-    assert load(stream) == static()
-
-
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.dlg"

@@ -6,8 +6,15 @@ import pytest
 
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Op
-from delegate.program.model import Input, KernelCall, MethodDefinition, Ref, StorageKind, Symbol, Tree
+from delegate.program.expr import Expr, Op, Symbol
+from delegate.program.model import (
+    Input,
+    KernelCall,
+    MethodDefinition,
+    Ref,
+    StorageKind,
+    Tree,
+)
 from delegate.program.stages import depends_on_data, split
 from tests.support.programs import const, in_tree, value
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from delegate.program.dtypes import DType
+from delegate.program.expr import UNBOUNDED_BELOW, Symbol
 from delegate.program.file import load, serialize
-from delegate.program.model import UNBOUNDED_BELOW, Constant, Input, Symbol
+from delegate.program.model import (
+    Constant,
+    Input,
+)
 from delegate.program.text import program_lines
 from tests.support.programs import SAMPLES, dynamic, empty, in_tree, replace_method
 

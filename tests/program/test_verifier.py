@@ -9,7 +9,7 @@ import pytest
 from delegate.errors import ProgramError
 from delegate.memory.planner import plan_memory
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Op
+from delegate.program.expr import Expr, Op, Symbol
 from delegate.program.lifetimes import Lifetime
 from delegate.program.model import (
     Block,
@@ -21,7 +21,6 @@ from delegate.program.model import (
     StorageKind,
     Structure,
     StructuredCall,
-    Symbol,
     Tree,
 )
 from delegate.program.verifier import verify

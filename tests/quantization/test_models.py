@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import delegate
-from delegate.program.debug_info import stripped
 from delegate.program.file import serialize
+from delegate.program.instructions import stripped
 from tests.support import zoo
 from tests.support.quantized import require_whole, settings_of, sqnr
 from tests.support.sampling import only

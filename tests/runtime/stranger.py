@@ -19,7 +19,7 @@ import numpy as np
 from delegate.backend.info import Availability, BackendInfo
 from delegate.errors import BackendFailed, BackendUnavailable
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Op
+from delegate.program.expr import Expr, Op, Symbol
 from delegate.program.file import serialize
 from delegate.program.model import (
     DelegateCall,
@@ -31,7 +31,6 @@ from delegate.program.model import (
     Ref,
     Storage,
     StorageKind,
-    Symbol,
     Tree,
     Value,
 )

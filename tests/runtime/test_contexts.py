@@ -299,22 +299,22 @@ def test_methods_of_a_context_do_not_interleave():
 
 
 class Plugins:
-    """A registry with a kernel and a backend's runtime part of the test's own."""
+    """A registry with a backend's runtime part of the test's own."""
 
-    def __init__(self, kernels: KernelTable | None = None, runtime: type[BackendRuntime] | None = None) -> None:
-        self._kernels, self._runtime = kernels, runtime
+    def __init__(self, runtime: type[BackendRuntime]) -> None:
+        self._runtime = runtime
 
     @property
     def kernels(self) -> Plugins:
         return self
 
     def tables(self) -> tuple[KernelTable, ...]:
-        return (TABLE,) if self._kernels is None else (self._kernels, TABLE)
+        return (TABLE,)
 
     def of_package(self, package: str) -> None:
         return None
 
-    def runtime(self, _name: str) -> type[BackendRuntime] | None:
+    def runtime(self, _name: str) -> type[BackendRuntime]:
         return self._runtime
 
 
@@ -332,7 +332,7 @@ def test_contexts_run_at_the_same_time():
         def forward(self, a: torch.Tensor) -> torch.Tensor:
             return a.sin()
 
-    program = LoadedProgram(compiled(Sine(), (torch.ones(2),)).program, Plugins(kernels=table))
+    program = LoadedProgram(compiled(Sine(), (torch.ones(2),)).program, kernels=[table])
     contexts = [program, program.context()]
     in_threads(lambda number: contexts[number](np.ones(2, np.float32)), count=2)
 
@@ -357,7 +357,7 @@ def test_a_delegate_gets_one_call_at_a_time_unless_it_is_thread_safe(safe):
         def init(self, blob: memoryview, compile_specs: Any) -> Delegate:
             return Watched()
 
-    program = LoadedProgram(PROGRAMS["xnnpack"].program, Plugins(runtime=Runtime))
+    program = LoadedProgram(PROGRAMS["xnnpack"].program, Plugins(Runtime))
     contexts = [program.context() for _ in range(4)]
     in_threads(lambda number: [contexts[number](INPUTS[0].numpy()) for _ in range(3)])
     assert (max(most) > 1) is safe

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import delegate
 from delegate.errors import BackendFailed
 from delegate.program.model import MethodDefinition
-from delegate.registry import default_registry
+from delegate.registry import Registry
 from delegate.runtime import context
 from tests.runtime import stranger
 
@@ -21,17 +19,9 @@ class Bang(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def closed(with_stranger: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     CLOSED.clear()
-
-    def close(self: stranger.Adder) -> None:
-        CLOSED.append(self)
-
-    monkeypatch.setattr(stranger.Adder, "close", close)
-    default_registry.cache_clear()
-    default_registry().register(stranger.INFO)
-    yield
-    default_registry.cache_clear()
+    monkeypatch.setattr(stranger.Adder, "close", lambda self: CLOSED.append(self))  # noqa: PLW0108 - a method
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, Bang])

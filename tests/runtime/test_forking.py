@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import delegate
 from delegate.errors import ExecutionError
-from delegate.program.file import serialize
 from delegate.registry import default_registry
 from delegate.runtime.loaded import LoadedProgram
 from tests.runtime import stranger
@@ -91,20 +87,6 @@ def test_a_fork_while_a_listener_is_active():
     assert [t.count for t in profile.timings] == [2, 2]
 
 
-def test_xnnpack_in_forked_processes():
-    torch.manual_seed(0)
-    module, a = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval(), torch.randn(1, 3, 20, 20)
-    data = serialize(delegate.to_backend(torch.export.export(module, (a,)), "xnnpack").program)
-    with delegate.load(data) as program:
-        expected = program(a.numpy()).tobytes()
-
-        def work() -> bool:
-            with delegate.load(data) as own:
-                return own(a.numpy()).tobytes() == expected
-
-        assert [forked(work, 30) for _ in range(3)] == [0] * 3
-
-
 def work_on_file(path: str) -> list[float]:
     default_registry.cache_clear()
     default_registry().register(stranger.INFO)
@@ -121,10 +103,3 @@ def test_start_methods_of_multiprocessing(method, tmp_path):
         with multiprocessing.get_context(method).Pool(2) as pool:
             assert pool.map(work_on_file, [str(path)] * 4) == [[2.0, 2.0, 2.0]] * 4
         assert right(program)
-
-
-def test_pickling_says_what_to_do_instead():
-    with delegate.load(stranger.program()) as program:
-        for thing in (program, program.context(), program.method("forward")):
-            with pytest.raises(TypeError, match="load the program's file in the other process"):
-                pickle.dumps(thing)

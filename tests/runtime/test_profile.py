@@ -17,7 +17,7 @@ from delegate.errors import InputError
 from delegate.kernels.table import KernelTable
 from delegate.report import Report
 from delegate.runtime.profile import Durations, Profile, Timing
-from tests.support.lowering import assert_same, compiled, relative_error
+from tests.support.lowering import compiled, relative_error
 
 CUMSUM = {"aten.cumsum.default": 1}  # XNNPACK has none
 
@@ -163,19 +163,6 @@ def test_control_flow_holds_its_blocks():
     assert program.report.portable_shares == {"forward": 1.0}
 
 
-def test_sizes_that_depend_on_data():
-    class Found(nn.Module):
-        def forward(self, a: torch.Tensor) -> torch.Tensor:
-            return torch.cumsum(torch.nonzero(a > 0).sum(1), 0)
-
-    program = compiled(Found(), (x(3),)).loaded
-    with program.profile() as profile:
-        for rows in (3, 3):
-            assert np.array_equal(program(x(rows).numpy()), Found()(x(rows)))
-    counts = {t.what: t.count for t in profile.timings}
-    assert counts["aten.nonzero.default"] == counts["aten.gt.Scalar"] == counts["aten.cumsum.default"] == 2
-
-
 def test_a_single_delegate_and_a_failing_call():
     program = compiled(nn.Linear(4, 2).eval(), (x(3),), backends=["xnnpack"]).loaded
     with program.profile() as profile:
@@ -185,18 +172,6 @@ def test_a_single_delegate_and_a_failing_call():
     assert [(t.what, t.count) for t in profile.timings] == [("partition xnnpack_0", 1)]
     program(x(3).numpy())
     assert profile.timings[0].count == 1  # nobody watches any more
-
-
-def test_contexts_are_watched_apart():
-    program = compiled(Net().eval(), (x(3),)).loaded
-    other = program.context()
-    with program.profile() as first, other.profile() as second:
-        program(x(3).numpy())
-        other(x(3).numpy())
-        other(x(3).numpy())
-    assert {t.count for t in first.timings} == {1}
-    assert {t.count for t in second.timings} == {2}
-    assert_same(program.states["total"] * 2, other.states["total"])
 
 
 def test_profiles_within_each_other_and_beside():

@@ -28,11 +28,10 @@ from delegate.program.model import Program
 from delegate.registry import default_registry
 from delegate.runtime.context import Context
 from delegate.runtime.loaded import LoadedProgram
-from delegate.runtime.platform import Platform
 from tests.runtime import calling
 from tests.runtime.calling import HOOKS, direct, whole
 from tests.support import vector_backend
-from tests.support.lowering import assert_same, compiled
+from tests.support.lowering import compiled
 from tests.support.program_builder import SQUARE
 
 X = np.arange(4, dtype=np.float32).reshape(SQUARE)
@@ -279,23 +278,6 @@ def test_errors_that_nobody_catches():
     _require_as_before(program, (X + 1) * 2)
 
 
-def test_a_platform_that_calls_the_program():
-    places: list[Place] = []
-
-    def allocate(size: int) -> Any:
-        for place in places:
-            place.act()
-        raw = np.zeros(size + 64, np.uint8)
-        return raw[-raw.ctypes.data % 64 :][:size]
-
-    program = _load(whole(), platform=Platform(allocate=allocate))
-    program(X)
-    places.append(Place("allocate", lambda: program(X)))
-    np.testing.assert_array_equal(program(X), (X + 1) * 2)
-    with pytest.raises(ExecutionError, match=WORDS):
-        raise places[0].errors[0]
-
-
 def test_a_handler_is_no_fault_of_the_backend(vector, monkeypatch):
     """Its error ends the call, and the partition still runs on its backend in the next one."""
 
@@ -418,12 +400,3 @@ def test_a_call_within_a_serial_call_comes_next():
     calls.call(outer, 1)
     calls.call(order.append, 3)
     assert order == [1, 2, 3]
-
-
-def test_a_compiled_program():
-    """Called with tensors."""
-    x = torch.rand(4, 8)
-    program = compiled(Net(), (x,), backends="xnnpack", portable={"aten.cumsum.default": 1})
-    expected = program(x)
-    with pytest.raises(ListenerError, match="the context is used by a listener"), program.listen(lambda _: program(x)):
-        assert_same(program(x), expected, 0.0)

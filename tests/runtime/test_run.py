@@ -76,21 +76,15 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_same_as_eager(name):
     function, args = FUNCTIONS[name]
-    program = compiled(Function(function), args)
+    program, before = compiled(Function(function), args), copy.deepcopy(args)
+    loaded = delegate.load(serialize(program.program))
+    expected = Function(function)(*args)
     for _ in range(2):  # the second run finds the memory as the first left it
-        assert_same(program(*args), Function(function)(*args))
-
-
-@pytest.mark.parametrize(
-    "name", ["returns a view of its input", "result and view of it", "nested", "bool", "split results"]
-)
-def test_loaded_from_bytes_gives_the_same(name):
-    function, args = FUNCTIONS[name]
-    program = delegate.load(serialize(compiled(Function(function), args).program))
-    expected = torch.utils._pytree.tree_leaves(function(*args))
-    actual = torch.utils._pytree.tree_leaves(program(*(a.numpy() for a in args)))
-    for got, wanted in zip(actual, expected, strict=True):
+        assert_same(program(*args), expected)
+    results = loaded.method("forward").run([a.numpy() for a in args])
+    for got, wanted in zip(results, torch.utils._pytree.tree_leaves(expected), strict=True):
         assert_same(got, wanted)
+    assert all(map(torch.equal, args, before))
 
 
 def test_results_of_two_calls_do_not_share_memory():
@@ -99,13 +93,6 @@ def test_results_of_two_calls_do_not_share_memory():
     kept = [t.clone() for t in first]
     program(torch.ones(3, 4))
     assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))
-
-
-def test_inputs_are_not_changed():
-    given = x(3, 4)
-    kept = given.clone()
-    compiled(Function(lambda a: a.clone().mul_(3)), (x(3, 4),))(given)
-    assert torch.equal(given, kept)
 
 
 def test_strided_inputs_are_taken():
@@ -126,19 +113,6 @@ class Counter(nn.Module):
         before = self.total.clone()
         self.total.add_(a)
         return before, self.total * 1, self.total.view(3, 1)
-
-
-def test_state_lives_between_calls():
-    module = Counter()
-    program = compiled(copy.deepcopy(module), (x(3),))
-    for i in range(3):
-        given = x(3) + i
-        assert_same(program(given), tuple(t.clone() for t in module(given)))
-
-
-@pytest.mark.parametrize("batch", [1, 16, 2, 3, 5])
-def test_dynamic_batch(batch):
-    assert_same(DYNAMIC(x(batch, 6)), MODULE(x(batch, 6)))
 
 
 MODULE = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Unflatten(1, (2, 4)), nn.Flatten(0, 1), nn.LayerNorm(4))

@@ -343,19 +343,7 @@ def test_a_library_whose_kernels_cannot_run_in_place_gives_them_other_memory(nam
     for kernel in TABLE:
         function = kernel.function if kernel.is_view else partial(_clearing_first, kernel.function)
         table.add(replace(kernel, function=function, in_place=False))
-
-    class Plugins:
-        @property
-        def kernels(self) -> Plugins:
-            return self
-
-        def tables(self) -> tuple[KernelTable, ...]:
-            return (table,)
-
-        def of_package(self, package: str) -> None:
-            return None
-
-    loaded = LoadedProgram(program.program, Plugins())
+    loaded = LoadedProgram(program.program, kernels=[table])
     for i in range(2):
         inputs = MODULES[name][1](i)
         expected = torch.utils._pytree.tree_leaves(copy.deepcopy(module(*inputs)))

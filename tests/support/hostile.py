@@ -12,7 +12,10 @@ from typer.testing import CliRunner
 from delegate.cli.app import app
 from delegate.errors import DelegateError
 from delegate.program import file
-from delegate.program.model import Input, Symbol
+from delegate.program.expr import Symbol
+from delegate.program.model import (
+    Input,
+)
 from tests.support.programs import dynamic, replace_method, replace_value
 
 EVIL = "\x1b]0;owned\x07\x1b[31m\r\x08\x9b2J\u202e\u2066\u200b\x00\u2028"

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 from delegate.program.dtypes import DType
-from delegate.program.expr import Expr, Op
+from delegate.program.expr import Expr, Op, Symbol
 from delegate.program.model import (
     Block,
     Constant,
@@ -23,7 +23,6 @@ from delegate.program.model import (
     StorageKind,
     Structure,
     StructuredCall,
-    Symbol,
     Tree,
     Value,
 )

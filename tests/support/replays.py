@@ -14,8 +14,8 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 import delegate
-from delegate.program.debug_info import stripped
 from delegate.program.file import assemble
+from delegate.program.instructions import stripped
 from delegate.program.model import Program
 from tests.support.availability import require
 

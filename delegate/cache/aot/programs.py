@@ -30,9 +30,9 @@ from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.strategy import Strategy
-from delegate.program.debug_info import DebugInfo
 from delegate.program.decode import decode, decode_debug_info
 from delegate.program.encode import encode, encode_debug_info
+from delegate.program.instructions import DebugInfo
 from delegate.program.model import Program
 from delegate.program.segments import Directory, flat
 from delegate.program.verifier import verify

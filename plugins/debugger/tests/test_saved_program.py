@@ -13,7 +13,7 @@ from torch import nn
 import delegate
 from delegate.errors import ConfigError, InputError, ProgramError
 from delegate.program import file
-from delegate.program.debug_info import stripped
+from delegate.program.instructions import stripped
 from tests.support.planting import aten, in_place_of, planted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

@@ -17,7 +17,7 @@ import numpy as np
 from delegate.common.files import open_to_read, require_regular
 from delegate.errors import InputError, did_you_mean
 from delegate.plugins import one_line
-from delegate.runtime.array_files import map_array
+from delegate.runtime.arguments import map_array
 from delegate_ray.runtime.parquet_files import Parquet
 from delegate_ray.runtime.parts import (
     IMAGES,

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from delegate.errors import ConfigError, ExecutionError, did_you_mean
-from delegate.program.bounds import ExpressionBounds
-from delegate.program.expr import Expr
+from delegate.program.expr import Expr, ExpressionBounds
 from delegate.program.model import Ref
 from delegate.runtime.arguments import free_inputs, leaf_names
 from delegate.runtime.backend import Array
