@@ -23,7 +23,7 @@ _XNNPACK = names(
     "add, add scaled, sub, sub scaled, rsub, rsub scaled, mul, div, over, masked_fill constant, clamp_min, clamp_max, "
     "clamp from, clamp to, maximum alike, full of dtype, full_like, new_full, scalar_tensor, sum, mean, amax, "
     "leaky_relu, prelu, elu, scaled elu, inner elu, softplus, hardtanh, hardtanh from, addcmul, addcdiv, lerp, "
-    "addmm, addmm scaled, baddbmm, baddbmm scaled, addr, pad, layer_norm, rms_norm, group_norm, normalize, "
+    "addmm, addmm scaled, baddbmm, baddbmm scaled, addr, layer_norm, rms_norm, group_norm, normalize, "
     "attention"
 )
 # (backend, dtype) -> the operators that it runs with 0.1 and 2, besides single cases.
@@ -43,10 +43,9 @@ RAN = {
 # (backend, dtype) -> the cases that differ from eager with 0.1 and 2: signs of zero, and NaN that XNNPACK's constant
 # masks keep. The decomposition of rsub rounds the product of float16.
 DIFFERENT = {
-    ("xnnpack", torch.float32): names("masked_fill constant 0.1, pad 0.1, masked_fill constant 2, pad 2"),
+    ("xnnpack", torch.float32): names("masked_fill constant 0.1, masked_fill constant 2"),
     ("xnnpack", torch.float16): names(
-        "rsub scaled 0.1, masked_fill constant 0.1, softshrink 0.1, pad 0.1, masked_fill constant 2, softshrink 2, "
-        "pad 2"
+        "rsub scaled 0.1, masked_fill constant 0.1, softshrink 0.1, masked_fill constant 2, softshrink 2"
     ),
     ("portable", torch.float16): names("rsub scaled 0.1, softshrink 0.1, softshrink 2"),
     ("portable", torch.int32): set(),

@@ -5,8 +5,7 @@ import torch
 from torch.export import Dim
 from torch.nn.functional import scaled_dot_product_attention as attention
 
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, run
 from tests.support.functions import Function
 
 torch.manual_seed(0)
@@ -94,26 +93,3 @@ def test_dynamic(dims):
     for size in (2, 9):
         shape = [size if d in dims else s for d, s in enumerate(Q.shape)]
         assert_as_eager(Function(attention), tuple(torch.randn(shape) for _ in range(3)), lowered, 1e-5, 2e-6)
-
-
-T = {2: Dim("t", min=2, max=64)}
-REFUSED = {
-    "double": (Function(attention), (Q.double(), K.double(), V.double()), None, Reason.DTYPE),
-    "dropout": (Function(attention, dropout_p=0.5), (Q, K, V), None, Reason.ATTRIBUTE),
-    "broadcast": (Function(attention), (Q, K[:, :1], V[:, :1]), None, Reason.ATTRIBUTE),
-    "causal_of_unknown_length": (
-        Function(attention, is_causal=True),
-        (Q, Q.clone(), Q.clone()),
-        (T, T, T),
-        Reason.DYNAMIC_SHAPE,
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:method forward was exported in training mode")  # of the case with dropout
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    module, inputs, dims, reason = REFUSED[name]
-    verdict = refusal(module, inputs, OP, (dims,) if dims else None)
-    assert verdict.reason is reason, str(verdict)
-    assert verdict.message

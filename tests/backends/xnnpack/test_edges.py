@@ -20,7 +20,6 @@ EDGES: dict[str, tuple[Callable[[Tensor], Tensor], list[float], list[float]]] = 
     "exp": (torch.exp, [-87.0, 88.37], [88.4, 88.7]),
     "sigmoid": (torch.sigmoid, [-INF, -3.4e38, -87.0, 1e9, 4e26, 3e38, INF], [-1e30, 1e30, 1e38]),
     "silu": (F.silu, [-87.0, -1.0, 4e26], [-88.0, 1e30]),
-    "mish": (F.mish, [-87.0, -1.0, 1e38], [-88.0]),
     "softplus": (F.softplus, [-86.0, -20.0, 1e38], [-87.0]),
     "logsigmoid": (F.logsigmoid, [86.0, 20.0, -1e38], [87.0]),
     "log": (torch.log, [2e-38, 0.5, 2e38], [2.5e38, 3.4e38]),

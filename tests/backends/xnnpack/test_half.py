@@ -8,8 +8,6 @@ from torch import nn
 
 import delegate
 from delegate.testing import assert_same, relative_error
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import refusal
 from tests.support.functions import Function
 from tests.support.lowering import assert_runs
 
@@ -103,12 +101,6 @@ def test_a_number_without_dimensions():
     results = program(x, y)
     for ours, theirs in zip(results, module(x, y), strict=True):
         assert_same(ours, theirs)
-
-
-@pytest.mark.parametrize("op", ["floor", "ceil", "round"])
-def test_jumps_are_left_to_others(op):
-    verdict = refusal(Function(getattr(torch, op)), (X.half(),), f"aten.{op}.default")
-    assert verdict.reason is Reason.INACCURATE
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -7,8 +7,7 @@ from torch.export import Dim
 import delegate
 from delegate.backends.xnnpack.aot.lowerings.gather_scatter import evenly_repeated, runs
 from delegate.testing import assert_same
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import AfterConv, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import AfterConv, assert_as_eager, lower, run
 from tests.support.functions import Function
 
 torch.manual_seed(0)
@@ -116,57 +115,6 @@ def test_dynamic(name):
     for size in (6, 11):
         x = torch.randn([size if d in dims else s for d, s in enumerate(X.shape)])
         assert_as_eager(module, (x,), lowered, 0, 0)
-
-
-INTEGERS = torch.arange(24).reshape(2, 3, 4)
-REFUSED = {
-    "integers": (lambda x: x[:, 1:], (INTEGERS,), None, "aten.slice.Tensor", Reason.DTYPE),
-    "step_of_unknown": (lambda x: x[:, ::2], (X,), T, "aten.slice.Tensor", Reason.DYNAMIC_SHAPE),
-    "half_of_unknown": (
-        lambda x, y: x[..., : y.shape[3]],
-        (X, X[..., :5].clone()),
-        ({3: Dim("t", min=8, max=64)}, {3: Dim("s", min=4, max=7)}),
-        "aten.slice.Tensor",
-        Reason.DYNAMIC_SHAPE,
-    ),
-    "six_with_step": (lambda x: x[..., ::2], (torch.randn(1, 1, 1, 1, 2, 4),), None, "aten.slice.Tensor", Reason.RANK),
-    "computed_index": (lambda x, i: x[:, i], (X, torch.tensor([1, 2])), None, "aten.index.Tensor", Reason.NON_CONSTANT),
-    "bool_index": (lambda x: x[:, torch.tensor([True, False] * 3)], (X,), None, "aten.index.Tensor", Reason.DTYPE),
-    "points": (lambda x: x[[0, 1], [2, 3]], (X,), None, "aten.index.Tensor", Reason.ATTRIBUTE),
-    "long_flip": (lambda x: x.flip(0), (torch.randn(100, 2),), None, "aten.flip.default", Reason.SLOWER),
-    "flip_of_unknown": (lambda x: x.flip(1), (X,), T, "aten.flip.default", Reason.DYNAMIC_SHAPE),
-    "write_to_unknown": (
-        lambda x: x.slice_scatter(x[:, :2].neg(), 1, 1, 3),
-        (X,),
-        T,
-        "aten.slice_scatter.default",
-        Reason.DYNAMIC_SHAPE,
-    ),
-    "write_to_many": (
-        lambda x: x.slice_scatter(x[:50].neg(), 0, step=2),
-        (torch.randn(100, 2),),
-        None,
-        "aten.slice_scatter.default",
-        Reason.SLOWER,
-    ),
-    "written_integers": (
-        lambda x: x.select_scatter(x[:, 0], 1, 1),
-        (INTEGERS,),
-        None,
-        "aten.select_scatter.default",
-        Reason.DTYPE,
-    ),
-    "computed_mask": (lambda x: torch.where(x > 0, x, x), (X,), None, "aten.where.self", Reason.NON_CONSTANT),
-    "empty_part": (lambda x: x.split([0, 6], 1), (X,), None, "aten.split_with_sizes.default", Reason.ATTRIBUTE),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    function, inputs, dims, op, reason = REFUSED[name]
-    verdict = refusal(Function(function), inputs, op, (dims if isinstance(dims, tuple) else (dims,),) if dims else None)
-    assert verdict.reason is reason, str(verdict)
-    assert verdict.message
 
 
 def assigned(key, value):

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import refusal, run
+from tests.backends.xnnpack.harness import run
 from tests.support.functions import Function
 
 RTOL, ATOL = 1e-4, 1e-5
@@ -78,8 +77,3 @@ PRODUCTS = {
 def test_product(name):
     module, inputs = PRODUCTS[name]
     assert run(module, inputs, RTOL, ATOL).transposes == 0
-
-
-def test_vectors_are_refused():
-    verdict = refusal(Function(torch.matmul), (torch.randn(3), torch.randn(3, 2)), "aten.matmul.default")
-    assert verdict.reason is Reason.RANK

@@ -7,8 +7,7 @@ from torch.export import Dim
 
 import delegate
 from delegate.testing import assert_same
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import refusal, run
+from tests.backends.xnnpack.harness import run
 from tests.support.functions import Function
 from tests.support.lowering import assert_runs
 from tests.support.sampling import every
@@ -58,22 +57,6 @@ def test_scores_that_are_infinite():
 
 def test_product_with_a_mask():
     run(Function(lambda x, m: (x * m, m * x.neg())), (Q, EACH[..., :1]), 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda x, m: torch.where(m, x, 0.0) @ x.mT, Reason.INACCURATE),  # NaN that is taken out
-        (lambda x, m: (x @ x.mT).softmax(-1).masked_fill(m, 0.0), Reason.INACCURATE),  # NaN of rows without any key
-        (lambda x, m: torch.where(m, x @ x.mT, x.mT @ x).softmax(-1), Reason.NON_CONSTANT),
-    ],
-    ids=["input", "behind_softmax", "two_values"],
-)
-def test_refused(function, reason):
-    x, mask = torch.randn(2, 6, 6), torch.rand(2, 6, 6) > 0.5
-    op = "aten.masked_fill.Scalar" if "masked_fill" in function.__code__.co_names else "aten.where.self"
-    verdict = refusal(Function(function), (x, mask), op)
-    assert verdict.reason is reason, str(verdict)
 
 
 class Encoder(nn.Module):

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, run
 from tests.support.functions import Function
 
 torch.manual_seed(0)
@@ -117,38 +116,3 @@ def test_dynamic_sizes_of_group_norm(convolved):
 def test_group_norm_with_weights_of_run_time():
     module = Function(lambda x, w, b: nn.functional.group_norm(x, 3, w, b))
     run(module, (X, torch.randn(6), torch.randn(6)), 1e-5, 2e-6)
-
-
-def test_group_norm_of_dynamic_channels():
-    module = Function(lambda x: nn.functional.group_norm(x, 1))
-    verdict = refusal(module, (X,), "aten.group_norm.default", (({1: Dim("c", min=2, max=64)},),))
-    assert verdict.reason is Reason.DYNAMIC_SHAPE, str(verdict)
-
-
-REFUSED = {
-    "double": (nn.LayerNorm(5).double(), X.double(), None, "aten.layer_norm.default", Reason.DTYPE),
-    "running": (
-        nn.InstanceNorm2d(6, track_running_stats=True),
-        X,
-        None,
-        "aten.instance_norm.default",
-        Reason.ATTRIBUTE,
-    ),
-    "seven": (nn.Softmax(0), torch.randn(1, 1, 1, 1, 1, 2, 2), None, "aten._softmax.default", Reason.RANK),
-    "number": (nn.Softmax(0), torch.tensor(1.0), None, "aten._softmax.default", Reason.RANK),
-    "statistics": (
-        Function(lambda x: torch.native_layer_norm(x, [5], None, None, 1e-5)),
-        X,
-        None,
-        "aten.native_layer_norm.default",
-        Reason.ATTRIBUTE,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    module, x, dims, op, reason = REFUSED[name]
-    verdict = refusal(module, (x,), op, (dims,) if dims and not isinstance(module, Function) else None)
-    assert verdict.reason is reason, str(verdict)
-    assert verdict.message

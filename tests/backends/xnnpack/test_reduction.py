@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, run
 from tests.support.functions import Function
 
 torch.manual_seed(0)
@@ -69,29 +68,3 @@ def test_dynamic(name):
     lowered = lower(module, (X,), (({0: Dim("n", min=2, max=64)},),))
     for n in (2, 7):
         assert_as_eager(module, (torch.randn(n, 3, 4, 5),), lowered, 1e-5, 2e-6)
-
-
-REFUSED = {
-    "double": (lambda x: x.mean(1), X.double(), None, "aten.mean.dim", Reason.DTYPE),
-    "into_double": (lambda x: x.sum(1, dtype=torch.float64), X, None, "aten.sum.dim_IntList", Reason.DTYPE),
-    "integers": (lambda x: x.amax(1), torch.ones(2, 3, dtype=torch.int64), None, "aten.amax.default", Reason.DTYPE),
-    "positions": (lambda x: x.max(1), X, None, "aten.max.dim", Reason.DTYPE),
-    "order_3": (lambda x: torch.linalg.vector_norm(x, 3), X, None, "aten.linalg_vector_norm.default", Reason.ATTRIBUTE),
-    "correction_of_dynamic": (
-        lambda x: x.var(0),
-        X,
-        {0: Dim("n", min=2, max=64)},
-        "aten.var.correction",
-        Reason.DYNAMIC_SHAPE,
-    ),
-    "single": (lambda x: x[:1].var(0), X, None, "aten.var.correction", Reason.DYNAMIC_SHAPE),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.filterwarnings("ignore:var():UserWarning")
-def test_refused(name):
-    function, x, dims, op, reason = REFUSED[name]
-    verdict = refusal(Function(function), (x,), op, ((dims,),) if dims else None)
-    assert verdict.reason is reason, str(verdict)
-    assert verdict.message

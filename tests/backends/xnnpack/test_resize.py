@@ -6,8 +6,7 @@ from torch import nn
 from torch.export import Dim
 from torch.nn.functional import interpolate, pad
 
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import assert_as_eager, lower, run
 from tests.support.functions import Function
 
 torch.manual_seed(0)
@@ -19,10 +18,8 @@ PADS = {
     "zeros": ((1, 2, 3, 0), {}),
     "last": ((2, 2), {}),
     "channels": ((0, 0, 0, 0, 1, 2), {}),
-    "value": ((1, 0, 2, 1), {"value": 1.5}),
-    "lowest": ((1, 1, 1, 1), {"value": -torch.inf}),
     "crop": ((-1, -2, 0, -1), {}),
-    "crop_and_pad": ((-1, 2, 3, -1), {"value": -2.0}),
+    "crop_and_pad": ((-1, 2, 3, -1), {}),
     "reflect": ((2, 1, 3, 2), {"mode": "reflect"}),
     "replicate": ((2, 1, 3, 0), {"mode": "replicate"}),
 }
@@ -95,7 +92,6 @@ N, H = {0: Dim("n", min=2, max=16)}, {2: Dim("h", min=4, max=64)}
 DYNAMIC = {
     "pad": (Function(pad, (1, 1, 2, 0)), N),
     "pad_dynamic": (Function(pad, (1, 1, 2, 0)), H),
-    "pad_value": (Function(pad, (1, 1, 2, 0), value=3.0), N),
     "reflect": (Function(pad, (1, 1, 2, 0), mode="reflect"), N),
     "bilinear": (Function(interpolate, size=(9, 9), mode="bilinear"), N),
     "nearest": (Function(interpolate, scale_factor=2.0), N),
@@ -109,70 +105,3 @@ def test_dynamic(name):
     for size in (6, 9):
         x = torch.randn([size if d in dims else s for d, s in enumerate(X.shape)])
         assert_as_eager(module, (x,), lowered, 1e-5, 2e-6)
-
-
-TIMES = {
-    "twice": Function(interpolate, scale_factor=2.0),
-    "thrice_exact": Function(interpolate, scale_factor=3.0, mode="nearest-exact"),
-    "seven_times": Function(interpolate, scale_factor=7),
-    "to_a_size": Function(lambda x: interpolate(x, size=(x.shape[2] * 2, x.shape[3] * 2))),
-    "as_another": Function(lambda x: interpolate(nn.functional.max_pool2d(x, 2), size=x.shape[2:])),
-}
-
-
-@pytest.mark.parametrize("name", TIMES)
-def test_whole_multiples_of_dynamic_sizes(name):
-    sizes = {0: Dim("n", min=1, max=16), **{d: 2 * Dim(f"d{d}", min=2, max=64) for d in (2, 3)}}
-    lowered = lower(TIMES[name], (torch.randn(2, 3, 6, 8),), ((sizes,),))
-    for shape in ((2, 3, 6, 8), (1, 3, 8, 4), (3, 3, 40, 62)):
-        assert_as_eager(TIMES[name], (torch.randn(shape),), lowered, 0, 0)
-
-
-_BOTH = {2: Dim("h", min=4, max=64), 3: Dim("w", min=4, max=64)}
-REFUSED = {
-    "half_as_many_again": (
-        Function(interpolate, scale_factor=1.5),
-        X,
-        _BOTH,
-        "aten.upsample_nearest2d.vec",
-        Reason.DYNAMIC_SHAPE,
-    ),
-    "unequal_multiples": (
-        Function(interpolate, scale_factor=(2.0, 3.0)),
-        X,
-        _BOTH,
-        "aten.upsample_nearest2d.vec",
-        Reason.DYNAMIC_SHAPE,
-    ),
-    "fraction": (
-        Function(interpolate, scale_factor=1.3, mode="bilinear"),
-        X,
-        None,
-        "aten.upsample_bilinear2d.vec",
-        Reason.INACCURATE,
-    ),
-    "unknown": (
-        Function(interpolate, scale_factor=2.0, mode="bilinear"),
-        X,
-        H,
-        "aten.upsample_bilinear2d.vec",
-        Reason.DYNAMIC_SHAPE,
-    ),
-    "many": (
-        Function(interpolate, size=(300, 301)),
-        torch.randn(1, 1, 170, 171),
-        None,
-        "aten.upsample_nearest2d.vec",
-        Reason.SLOWER,
-    ),
-    "value": (Function(pad, (0, 0, 1, 1), value=2.0), X, H, "aten.constant_pad_nd.default", Reason.DYNAMIC_SHAPE),
-    "double": (Function(pad, (1, 1)), X.double(), None, "aten.constant_pad_nd.default", Reason.DTYPE),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    module, x, dims, op, reason = REFUSED[name]
-    verdict = refusal(module, (x,), op, ((dims,),) if dims else None)
-    assert verdict.reason is reason, str(verdict)
-    assert verdict.message

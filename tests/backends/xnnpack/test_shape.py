@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from delegate.verdict import Reason
-from tests.backends.xnnpack.harness import AfterConv, assert_as_eager, lower, refusal, run
+from tests.backends.xnnpack.harness import AfterConv, assert_as_eager, lower, run
 from tests.support.functions import Function
 
 X = torch.linspace(-4, 4, 120).reshape(2, 3, 4, 5)
@@ -125,46 +124,3 @@ def test_class_token_of_a_dynamic_batch():
         x = torch.randn(n, 4, 5)
         x[0, 0, 0] = torch.inf
         assert_as_eager(module, (x,), lowered, 0, 0)
-
-
-REFUSED = {
-    "integers": (lambda x: x.view(6), torch.arange(6).reshape(2, 3), None, "aten.view.default", Reason.DTYPE),
-    "seven_dimensions": (
-        lambda x: x.view(1, 1, 2, 1, 3, 1, 1),
-        X[0, 0, 0, :1].expand(6).clone(),
-        None,
-        "aten.view.default",
-        Reason.RANK,
-    ),
-    "two_unknown": (
-        lambda x: x.view(x.shape[0], x.shape[1] // 2, 2, 6),
-        torch.randn(2, 4, 6),
-        {0: N, 1: 2 * T},
-        "aten.view.default",
-        Reason.DYNAMIC_SHAPE,
-    ),
-    "dynamic_expand": (
-        lambda x: x[:1].expand(x.shape[0], 3).exp(),
-        torch.randn(2, 3),
-        {0: N},
-        "aten.expand.default",
-        Reason.DYNAMIC_SHAPE,
-    ),
-    "empty": (lambda x: x.view(0, 5), torch.empty(5, 0), None, "aten.view.default", Reason.ATTRIBUTE),
-    "double": (
-        lambda x: x.permute(1, 0),
-        torch.randn(2, 3, dtype=torch.float64),
-        None,
-        "aten.permute.default",
-        Reason.DTYPE,
-    ),
-    "to_half": (lambda x: x.half(), X, None, "aten._to_copy.default", Reason.INACCURATE),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    function, x, dims, op, reason = REFUSED[name]
-    verdict = refusal(Function(function), (x,), op, ((dims,),) if dims else None)
-    assert verdict.reason is reason, str(verdict)
-    assert verdict.message

@@ -163,22 +163,6 @@ def test_a_damaged_file_is_packed_again(
     assert [run(program), run(program)] == [(answer, 1), (answer, 0)]
 
 
-CUT = """
-(path,) = (os.path.join(folder, name) for folder in [os.path.join(os.environ["DELEGATE_CACHE"], "packed")]
-           for name in os.listdir(folder))
-os.truncate(path, os.path.getsize(path) // 2)
-again = delegate.load(sys.argv[1], **json.loads(sys.argv[2]))
-assert np.array_equal(again.method("decode")(x[:1]), results[0])
-again.close()
-"""
-
-
-def test_a_file_that_is_cut_while_a_program_has_it(program: Path, folder: Path, answer: str) -> None:
-    """A later load of the same process does not use it."""
-    assert run(program, after=CUT) == (answer, 2)
-    assert run(program) == (answer, 0)
-
-
 def test_a_folder_that_cannot_be_written(program: Path, folder: Path, answer: str) -> None:
     folder.parent.mkdir()
     folder.write_text("a file where a folder should be")

@@ -361,12 +361,15 @@ def test_forged_compile_specs(name, seeds):
         XnnpackRuntime().init(memoryview(blob), specs)
 
 
+FLOATS = [["float32"], ["float32"]]
+
+
 def test_threads_are_bounded_by_the_machine(seeds, monkeypatch):
     opened: list[int] = []
     monkeypatch.setattr(runtime, "open_interpreter", lambda model, n: (opened.append(n), open_interpreter(model, n))[1])
     blob, inputs, outputs = seeds[3]
     for threads in (1, cores() + 1):
-        specs = {"threads": threads, "dynamic": False, "inputs": inputs, "outputs": outputs}
+        specs = {"threads": threads, "dynamic": False, "inputs": inputs, "outputs": outputs, "types": FLOATS}
         XnnpackRuntime().init(memoryview(blob), specs).close()
     assert opened == [1, cores()]
 
@@ -377,7 +380,7 @@ def test_stderr_has_one_line_of_litert(tmp_path, seeds):
     (tmp_path / "blob").write_bytes(blob)
     code = (
         "import sys, os\nfrom delegate.backends.xnnpack.runtime.delegate import XnnpackRuntime\n"
-        f"specs = {{'threads': 1, 'dynamic': False, 'inputs': {inputs}, 'outputs': {outputs}}}\n"
+        f"specs = {{'threads': 1, 'dynamic': False, 'inputs': {inputs}, 'outputs': {outputs}, 'types': {FLOATS}}}\n"
         "XnnpackRuntime().init(memoryview(open(sys.argv[1], 'rb').read()), specs)\nos.write(2, b'mine')"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "blob")], capture_output=True, check=True)

@@ -153,7 +153,7 @@ class XnnpackBackend(TableBackend):
             if op_name(node) in DECODES:
                 decoded = coded(node, builder.values(arguments(node)), SCALES)
                 if isinstance(decoded, Coded):
-                    builder.set_coded(node, decoded)
+                    builder.set_constant(node, decoded)
                     return
             with torch.no_grad():
                 value = call(node.target, builder.values(node.args), builder.values(node.kwargs))
@@ -173,14 +173,14 @@ class XnnpackBackend(TableBackend):
 
 def _notes(builder: RegionBuilder) -> Iterator[str]:
     count = Counter(builder.model.operators)
-    yield _counted(sum(count.values()), "operator")
+    yield _count_noun(sum(count.values()), "operator")
     if count["TRANSPOSE"]:
-        yield _counted(count["TRANSPOSE"], "transpose")
+        yield _count_noun(count["TRANSPOSE"], "transpose")
     yield from (
         f"computed in floats, not in integers: {why}{f' ({n} times)' if n > 1 else ''}" for why, n in _floats(builder)
     )
     if builder.nan_guards:
-        yield f"nan: exact, propagated in {_counted(builder.nan_guards, 'place')}"
+        yield f"nan: exact, propagated in {_count_noun(builder.nan_guards, 'place')}"
     yield from note_of(op_name(n) for n in builder.region.calls if n.name in builder.nan_lost)
     infinite = {op_name(n).split(".")[1] for n in builder.region.calls if n.name in builder.infinity_lost}
     if infinite:
@@ -206,7 +206,7 @@ def _rounding(border: Iterable[Node]) -> Iterator[str]:
         yield f"{' and '.join(halves)} computed in float32, rounded at the partition's inputs and outputs"
 
 
-def _counted(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

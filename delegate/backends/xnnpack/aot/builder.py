@@ -25,19 +25,22 @@ from torch.fx.node import map_arg
 from delegate.backend.aot import Region, RegionRefused
 from delegate.backend.qdq import Coded
 from delegate.backends.xnnpack.aot import layout
-from delegate.backends.xnnpack.aot.coding import decoding_parameters
 from delegate.backends.xnnpack.aot.layout import Order, Size
-from delegate.backends.xnnpack.aot.operand import Integers, Operand, exact, example, shape_of, signature
+from delegate.backends.xnnpack.aot.operand import (
+    Integers,
+    Operand,
+    decoding_parameters,
+    exact,
+    example,
+    shape_of,
+    signature,
+)
 from delegate.backends.xnnpack.aot.tflite import Array, Model, TensorQuantization
+from delegate.backends.xnnpack.runtime.schema import RATIOS
 from delegate.edge.node import tensor, tensors
 
 # Operators that only move or select values: the result has the parameters of the operands.
-_MOVES = frozenset(
-    {
-        "CONCATENATION", "MAX_POOL_2D", "PAD", "REDUCE_MAX", "REDUCE_MIN", "RESHAPE", "SPLIT", "STRIDED_SLICE",
-        "TRANSPOSE",
-    }
-)  # fmt: skip
+_MOVES = frozenset(name for name, (kind, *_) in RATIOS.items() if kind == "same") - {"RESIZE_BILINEAR"}
 _CONVERTS = (2.0**-8, 2.0**7)  # ratios of scales in conversions between integers
 
 
@@ -152,13 +155,12 @@ class RegionBuilder:
         """Return a constant, in integers if possible; `constant` accepts it, also rearranged like an array."""
         return self._coded[node] if node in self._coded else self.array(node)
 
-    def set_constant(self, node: Node, value: torch.Tensor) -> None:
-        """Set the constant value of a node."""
-        self._constants[node] = value
-
-    def set_coded(self, node: Node, value: Coded) -> None:
-        """Set the constant value of a node, stored in integers."""
-        self._coded[node] = value
+    def set_constant(self, node: Node, value: torch.Tensor | Coded) -> None:
+        """Set the constant value of a node, which may be stored in integers."""
+        if isinstance(value, Coded):
+            self._coded[node] = value
+        else:
+            self._constants[node] = value
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -212,14 +214,10 @@ class RegionBuilder:
             static = [i for i, x in enumerate(operands) if signature(x.sizes) is None]  # a RESHAPE infers few sizes
             at = static[0] if static else 0
             x = operands[at]
-            operands[at] = self.view(x, (1,) * (rank - x.rank) + x.shape, self._with_leading_dimensions(x.order, rank))
+            missing = rank - x.rank
+            order = (*range(missing), *(d + missing for d in x.order))
+            operands[at] = self.view(x, (1,) * missing + x.shape, order)
         return operands
-
-    @staticmethod
-    def _with_leading_dimensions(order: Order, rank: int) -> Order:
-        """Return an order with leading dimensions added."""
-        missing = rank - len(order)
-        return (*range(missing), *(d + missing for d in order))
 
     def _broadcast(self, value: Any, rank: int, order: Order) -> Operand:
         if isinstance(value, Operand):
@@ -345,9 +343,7 @@ class RegionBuilder:
         index = self.model.constant(np.ascontiguousarray(rearranged.values), self._quantization(rearranged), bits)
         held = Operand(index, coded.shape, order)
         if not self._small:
-            y = self.variable(held.shape, order)
-            self.model.operator("DEQUANTIZE", [index], [y.index], {"table": "DequantizeOptions"}, self.origin)
-            return y
+            return self._convert("DEQUANTIZE", held)
         one = coded.scales.size == 1 and not coded.block
         zero = 0 if coded.zero_point is None else int(coded.zero_point.flat[0])
         return replace(held, type=Integers(float(coded.scales[0]), zero)) if one else held
@@ -403,9 +399,7 @@ class RegionBuilder:
         if x.type is None:
             return x
         if x.index not in self._decoded:
-            y = self.variable(x.shape, x.order)
-            self.model.operator("DEQUANTIZE", [x.index], [y.index], {"table": "DequantizeOptions"}, self.origin)
-            self._decoded[x.index] = y
+            self._decoded[x.index] = self._convert("DEQUANTIZE", x)
         return replace(x, index=self._decoded[x.index].index, type=None)
 
     def quantize(self, x: Operand, parameters: Integers, dtype: Any = np.int8) -> Operand:
@@ -414,8 +408,11 @@ class RegionBuilder:
             return x
         if x.type is not None and not _CONVERTS[0] <= x.type.scale / parameters.scale <= _CONVERTS[1]:
             x = self.dequantize(x)
-        y = self.variable(x.shape, x.order, parameters, dtype)
-        self.model.operator("QUANTIZE", [x.index], [y.index], {"table": "QuantizeOptions"}, self.origin)
+        return self._convert("QUANTIZE", x, parameters, dtype)
+
+    def _convert(self, name: str, x: Operand, kind: Integers | None = None, dtype: Any = np.int8) -> Operand:
+        y = self.variable(x.shape, x.order, kind, dtype)
+        self.model.operator(name, [x.index], [y.index], {"table": f"{name.capitalize()}Options"}, self.origin)
         return y
 
     def bias(self, values: Array, x: Operand, weights: Coded | Array) -> Operand:
@@ -473,10 +470,12 @@ class RegionBuilder:
         sizes = layout.physical(shape, order)
         if len(sizes) == x.rank and all(map(layout.equal, sizes, x.sizes)):
             return replace(x, shape=shape, order=order)
-        new = signature(sizes) or list(sizes)
-        return self.emit(
-            "RESHAPE", [x, self.numbers(new)], shape, order, "ReshapeOptions", newShape=np.array(new, np.int32)
-        )
+        return self._reshape(x, shape, order)
+
+    def _reshape(self, x: Operand, shape: tuple[Size, ...], order: Order) -> Operand:
+        sizes = layout.physical(shape, order)
+        new = np.array(signature(sizes) or sizes, np.int32)
+        return self.emit("RESHAPE", [x, self.numbers(new)], shape, order, "ReshapeOptions", newShape=new)
 
     def slice(self, x: Operand, ranges: Mapping[int, tuple[int, int | None]], shape: Sequence[Size]) -> Operand:
         """Slice a value of at most 5 dimensions, in its order.
@@ -497,8 +496,7 @@ class RegionBuilder:
     def expand_rank(self, x: Operand, rank: int, order: Order) -> Operand:
         """Add leading sizes of 1 to a value, so that it broadcasts to `rank` dimensions in `order`."""
         missing = rank - x.rank
-        own = tuple(d - missing for d in order if d >= missing)
-        x = self.reorder(x, own)
+        x = self.reorder(x, tuple(d - missing for d in order if d >= missing))
         if order[:missing] == tuple(range(missing)):
             return x  # TFLite broadcasts from the right, too
         return self.view(x, (1,) * missing + x.shape, order)
@@ -516,15 +514,7 @@ class RegionBuilder:
                 parameters = Integers(x.type.scale, x.type.zero_point + 128)
                 x = self.quantize(self.dequantize(x), parameters, np.uint8)
             if x.index in used or self.is_constant(node):
-                sizes = signature(x.sizes) or list(x.sizes)
-                x = self.emit(
-                    "RESHAPE",
-                    [x, self.numbers(sizes)],
-                    x.shape,
-                    None,
-                    "ReshapeOptions",
-                    newShape=np.array(sizes, np.int32),
-                )
+                x = self._reshape(x, x.shape, x.order)
             used.add(x.index)
             outputs.append(x.index)
         return self.model.finish(self._inputs, outputs), self._inputs, outputs

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from torch.fx import Node
 
-from delegate.backend.qdq import Array, Coded
+from delegate.backend.qdq import DEQUANTIZE, QUANTIZE, SHIFT, Array, Coded
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.layout import Order, Size
-from delegate.edge.node import tensor
+from delegate.edge.node import arguments, op_name, tensor
 
 LOW, HIGH = -128, 127
 SCALES = (2.0**-60, 2.0**60)  # the smallest and the largest scale of kernels
@@ -39,6 +39,21 @@ class Integers:
 
 
 SIGMOID = Integers(1 / 256, LOW)  # 0 to 1
+
+
+def integers_of(node: Node) -> Integers | None:
+    """Return the parameters of a node that quantizes or decodes int8 or uint8 per tensor; None for another node."""
+    if op_name(node) not in (QUANTIZE, DEQUANTIZE):
+        return None
+    named = arguments(node)
+    shift = SHIFT.get(named["dtype"])
+    return None if shift is None else Integers(float(np.float32(named["scale"])), int(named["zero_point"]) - shift)
+
+
+def decoding_parameters(node: Node) -> Integers | None:
+    """Return the parameters by which all readers decode a value in integers; None for floats."""
+    candidates = {integers_of(user) for user in node.users if op_name(user) == DEQUANTIZE}
+    return candidates.pop() if len(candidates) == 1 else None
 
 
 def exact(array: Array) -> Coded | None:

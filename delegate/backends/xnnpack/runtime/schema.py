@@ -38,11 +38,14 @@ class Field(NamedTuple):
         slot: its number.
         kind: The kind of value that the field has.
         default: its value if it is omitted.
+        least, most: for an option of an operator, the limits of its numbers.
     """
 
     slot: int
     kind: str
     default: Any = None
+    least: float = -math.inf
+    most: float = math.inf
 
 
 Fields = Mapping[str, Field]
@@ -85,7 +88,7 @@ class Reader:
         self._need(start, length)
         places = struct.unpack_from(f"<{(size - 4) // 2}H", self._data, vtable + 4)
         values, count = {}, 0
-        for name, (slot, kind, default) in fields.items():
+        for name, (slot, kind, default, *_) in fields.items():
             place = places[slot] if slot < len(places) else 0
             if place:
                 count += 1
@@ -161,78 +164,75 @@ RANK = 6  # the largest rank in XNNPACK
 LARGEST = 2**31 - 1  # of sizes, and of bytes of a tensor
 
 
-class Option(NamedTuple):
-    """A number among the options of an operator, from `least` to `most`."""
-
-    slot: int
-    kind: str = "b"
-    default: Any = 0
-    least: float = 0
-    most: float = 1
+def _sizes(first: int, *names: str, default: int = 0) -> dict[str, Field]:
+    """Return consecutive fields that are sizes of at least 1."""
+    return {name: Field(first + i, "i", default, 1, LARGEST) for i, name in enumerate(names)}
 
 
-def _window(first: int) -> dict[str, Option]:
-    return {n: Option(first + i, "i", 0, 1, LARGEST) for i, n in enumerate(("stride_w", "stride_h"))}
+def _strides(first: int) -> dict[str, Field]:
+    return _sizes(first, "stride_w", "stride_h")
 
 
-def _dilation(first: int) -> dict[str, Option]:
-    return {n: Option(first + i, "i", 1, 1, LARGEST) for i, n in enumerate(("dilation_w", "dilation_h"))}
+def _dilation(first: int) -> dict[str, Field]:
+    return _sizes(first, "dilation_w", "dilation_h", default=1)
 
 
-def _activation(slot: int) -> dict[str, Option]:
-    return {"activation": Option(slot, most=3)}  # none, relu, relu_n1_to_1, relu6
+def _flag(slot: int, kind: str = "B") -> Field:
+    return Field(slot, kind, 0, 0, 1)
 
 
-_PADDING = {"padding": Option(0)}  # same, valid
-_NUMBER = Option(0, "f", 0.0, -math.inf, math.inf)
+def _activation(slot: int) -> dict[str, Field]:
+    return {"activation": Field(slot, "b", 0, 0, 3)}  # none, relu, relu_n1_to_1, relu6
+
+
+_PADDING = {"padding": _flag(0, "b")}  # same, valid
+_NUMBER = Field(0, "f", 0.0)
 
 # Table of options -> its number in the union, and its fields.
-OPTIONS: Mapping[str, tuple[int, Mapping[str, Option]]] = {
+OPTIONS: Mapping[str, tuple[int, Fields]] = {
     "": (0, {}),
     "AddOptions": (11, _activation(0)),
     "MulOptions": (21, _activation(0)),
     "SubOptions": (28, _activation(0)),
     "DivOptions": (29, _activation(0)),
-    "BatchMatMulOptions": (101, {"adj_x": Option(0, "B"), "adj_y": Option(1, "B")}),
-    "ConcatenationOptions": (10, {"axis": Option(0, "i", 0, -RANK, RANK - 1), **_activation(1)}),
-    "Conv2DOptions": (1, {**_PADDING, **_window(1), **_activation(3), **_dilation(4)}),
+    "BatchMatMulOptions": (101, {"adj_x": _flag(0), "adj_y": _flag(1)}),
+    "ConcatenationOptions": (10, {"axis": Field(0, "i", 0, -RANK, RANK - 1), **_activation(1)}),
+    "Conv2DOptions": (1, {**_PADDING, **_strides(1), **_activation(3), **_dilation(4)}),
     "DepthwiseConv2DOptions": (
         2,
         {
             **_PADDING,
-            **_window(1),
-            "multiplier": Option(3, "i", 0, 0, LARGEST),
+            **_strides(1),
+            "multiplier": Field(3, "i", 0, 0, LARGEST),
             **_activation(4),
             **_dilation(5),
         },
     ),
-    "DepthToSpaceOptions": (94, {"block": Option(0, "i", 0, 1, 1024)}),
     "DequantizeOptions": (38, {}),
-    "FullyConnectedOptions": (8, {**_activation(0), "keep_num_dims": Option(2, "B"), "at_run_time": Option(3, "B")}),
-    "GeluOptions": (116, {"approximate": Option(0, "B")}),
+    "FullyConnectedOptions": (8, {**_activation(0), "keep_num_dims": _flag(2), "at_run_time": _flag(3)}),
+    "GeluOptions": (116, {"approximate": _flag(0)}),
     "LeakyReluOptions": (75, {"alpha": _NUMBER}),
     "PadOptions": (22, {}),
     "Pool2DOptions": (
         5,
         {
             **_PADDING,
-            **_window(1),
-            "width": Option(3, "i", 0, 1, LARGEST),
-            "height": Option(4, "i", 0, 1, LARGEST),
+            **_strides(1),
+            **_sizes(3, "width", "height"),
             **_activation(5),
         },
     ),
     "QuantizeOptions": (89, {}),
-    "ReducerOptions": (27, {"keep_dims": Option(0, "B")}),
-    "ReshapeOptions": (17, {"shape": Option(0, INTEGERS, (), -1, LARGEST)}),
-    "ResizeBilinearOptions": (15, {"align": Option(2, "B"), "half_pixel": Option(3, "B")}),
+    "ReducerOptions": (27, {"keep_dims": _flag(0)}),
+    "ReshapeOptions": (17, {"shape": Field(0, INTEGERS, (), -1, LARGEST)}),
+    "ResizeBilinearOptions": (15, {"align": _flag(2), "half_pixel": _flag(3)}),
     "SoftmaxOptions": (9, {"beta": _NUMBER}),
-    "SplitOptions": (35, {"splits": Option(0, "i", 0, 1, LARGEST)}),
+    "SplitOptions": (35, _sizes(0, "splits")),
     "StridedSliceOptions": (
         32,
-        {n: Option(i, "i", 0, 0, 2**RANK - 1) for i, n in enumerate(("begin", "end", "ellipsis", "new", "shrink"))},
+        {n: Field(i, "i", 0, 0, 2**RANK - 1) for i, n in enumerate(("begin", "end", "ellipsis", "new", "shrink"))},
     ),
-    "TransposeConvOptions": (49, {**_PADDING, **_window(1), **_activation(3)}),
+    "TransposeConvOptions": (49, {**_PADDING, **_strides(1), **_activation(3)}),
     "TransposeOptions": (26, {}),
 }
 
@@ -263,7 +263,6 @@ OPERATORS: Mapping[str, SchemaRow] = {
     "CONCATENATION": SchemaRow(2, "*", "ConcatenationOptions"),
     "CONV_2D": SchemaRow(3, "xwW", "Conv2DOptions"),
     "COS": SchemaRow(108),
-    "DEPTH_TO_SPACE": SchemaRow(5, "x", "DepthToSpaceOptions"),
     "DEPTHWISE_CONV_2D": SchemaRow(4, "xwW", "DepthwiseConv2DOptions"),
     "DIV": SchemaRow(42, "xx", "DivOptions"),
     "ELU": SchemaRow(111),

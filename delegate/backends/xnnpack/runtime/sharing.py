@@ -119,7 +119,6 @@ class PackedWeights:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._whole = self.size
 
     @classmethod
     def empty(cls) -> PackedWeights:
@@ -130,11 +129,6 @@ class PackedWeights:
     def size(self) -> int:
         """Return its size in bytes."""
         return os.fstat(self._descriptor).st_size
-
-    @property
-    def is_whole(self) -> bool:
-        """Return False if the file was cut since it was opened, as XNNPACK would read past its end (SIGBUS)."""
-        return self.size >= self._whole
 
     def reader(self) -> int:
         """Return a new read-only descriptor."""
@@ -167,8 +161,6 @@ _OPEN = WeakValueDictionary[str, PackedWeights]()  # by key, those that delegate
 def get_packed(key: str, on_disk: bool) -> PackedWeights | None:
     """Return the weights packed under a key, by this process or, if `on_disk`, by another; else None."""
     packed = _OPEN.get(key)
-    if packed is not None and not packed.is_whole:
-        packed = None  # a new file takes its place
     if packed is None and on_disk and (files := _files()) is not None:
         descriptor = files.open(key)
         if descriptor is not None:

@@ -8,7 +8,7 @@ Each operator has inputs of the right number and kinds, and options in range. Te
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -436,16 +436,12 @@ class _Verifier:
         _require((operator["options"] is None) == (code == 0), f"{place} has invalid options")
         if code == 0:
             return {}
-        known = {name: Field(o.slot, o.kind, o.default) for name, o in fields.items()}
-        values = self._reader.table(operator["options"], known)
+        values = self._reader.table(operator["options"], fields)
         for name, option in fields.items():
-            for value in _numbers(values[name]):
-                _require(option.least <= value <= option.most, f"{place} has the invalid option {name}={value}")
+            value = values[name]
+            for number in value if isinstance(value, list | tuple) else (value,):
+                _require(option.least <= number <= option.most, f"{place} has the invalid option {name}={number}")
         return values
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    yield from value if isinstance(value, list | tuple) else (value,)
 
 
 def _require(holds: bool, problem: str) -> None:

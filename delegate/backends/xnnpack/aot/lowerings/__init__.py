@@ -1,39 +1,11 @@
 """The lowerings of the XNNPACK backend, by operator family. Importing this package fills `TABLE`."""
 
-from delegate.backends.xnnpack.aot.lowerings import (
-    activations,
-    attention,
-    convolution,
-    elementwise,
-    gather_scatter,
-    indexing,
-    integers,
-    linear,
-    normalization,
-    pooling,
-    quantization,
-    reduction,
-    resize,
-    shape,
-    views,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE
 
-__all__ = [
-    "TABLE",
-    "activations",
-    "attention",
-    "convolution",
-    "elementwise",
-    "gather_scatter",
-    "indexing",
-    "integers",
-    "linear",
-    "normalization",
-    "pooling",
-    "quantization",
-    "reduction",
-    "resize",
-    "shape",
-    "views",
-]
+__all__ = ["TABLE"]
+
+for module in iter_modules(__path__, f"{__name__}."):
+    import_module(module.name)

@@ -12,7 +12,7 @@ from torch.fx import Node
 from delegate.backend.aot import RegionRefused
 from delegate.backend.lowering import every, first_result_only, no_nan, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, extreme, unary
+from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg, constant, floats
 from delegate.backends.xnnpack.aot.operand import SIGMOID, Operand, shape_of
 from delegate.edge.node import arguments, tensor
@@ -48,18 +48,6 @@ def lower_clamp(builder: RegionBuilder, node: Node) -> None:
     low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))
     low, high = -math.inf if low is None else float(low), math.inf if high is None else float(high)
     builder.set(node, clamp(builder, builder.operand(node.args[0]), low, high))
-
-
-@TABLE.lowers("aten.clamp.Tensor", check=floats)
-def clamp_tensor(builder: RegionBuilder, node: Node) -> None:
-    """Lower to MAXIMUM and MINIMUM with tensors."""
-    low, high = arg(node, 1, node.kwargs.get("min")), arg(node, 2, node.kwargs.get("max"))
-    value: Any = node.args[0]
-    if low is not None:
-        value = extreme(builder, node, "MAXIMUM", (value, low))
-    if high is not None:
-        value = extreme(builder, node, "MINIMUM", (value, high))
-    builder.set(node, value)
 
 
 # -- rectifiers --------------------------------------------------------------------------------------------------------
@@ -186,18 +174,6 @@ def hardsigmoid(builder: RegionBuilder, node: Node) -> None:
         "ADD", [x, builder.scalar(3.0)], x.shape, x.order, "AddOptions", fusedActivationFunction=Fused.RELU6
     )
     builder.set(node, binary(builder, "MUL", shifted, 1 / 6))
-
-
-@TABLE.lowers("aten.mish.default", check=floats, keep=True)
-def mish(builder: RegionBuilder, node: Node) -> None:
-    """Lower to `x * tanh(log(1 + e)) = x * n / (n + 2)` with `e = exp(x)` and `n = e * (e + 2)`.
-
-    From x = 20 on, the result is x itself.
-    """
-    x = builder.operand(node.args[0])
-    e = unary(builder, "EXP", binary(builder, "MINIMUM", x, 20.0))
-    n = binary(builder, "MUL", e, binary(builder, "ADD", e, 2.0))
-    builder.set(node, binary(builder, "MUL", x, binary(builder, "DIV", n, binary(builder, "ADD", n, 2.0))))
 
 
 def log1p_exp(builder: RegionBuilder, x: Operand) -> Operand:

@@ -25,7 +25,7 @@ from delegate.backends.xnnpack.aot.lowerings.elementwise import binary
 from delegate.backends.xnnpack.aot.lowerings.normalization import softmax
 from delegate.backends.xnnpack.aot.lowerings.reduction import LARGEST, reduce
 from delegate.backends.xnnpack.aot.lowerings.shape import RESHAPES, dynamic_sizes, same_shape
-from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, MAX_RANK, TABLE
+from delegate.backends.xnnpack.aot.lowerings.table import TABLE, float_tensor, floats_beside
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
 from delegate.edge.node import arguments, is_constant, op_name, tensor
@@ -53,22 +53,13 @@ def _maskable(node: Node) -> Verdict:
     """
     mask, masked, value = _mask_and_values(node)
     for operand in (node, masked, value):
-        verdict = _float(operand) if isinstance(operand, Node) else YES
+        verdict = float_tensor(operand.meta["val"], node, operand) if isinstance(operand, Node) else YES
         if not verdict:
             return verdict
     for operand in (masked, value):
         if isinstance(operand, Node) and not is_constant(operand) and not same_shape(shape_of(operand), shape_of(node)):
             return no(Reason.ATTRIBUTE, f"{operand.name} broadcasts, so masking it would not give the result's shape")
     return YES if is_constant(mask) else _masks_scores(mask, masked, value, node)
-
-
-def _float(value: Node) -> Verdict:
-    meta = tensor(value)
-    if meta.dtype not in FLOATS:
-        return no(Reason.DTYPE, f"{value.name} is {meta.dtype}, but XNNPACK computes in float32".replace("torch.", ""))
-    if meta.dim() > MAX_RANK or any(type(s) is int and s == 0 for s in meta.shape):
-        return no(Reason.RANK, f"{value.name} has the shape {list(meta.shape)}")
-    return YES
 
 
 def _masks_scores(mask: Node, masked: Value, value: Value, node: Node) -> Verdict:
@@ -225,21 +216,13 @@ def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ..
     return builder.emit("BATCH_MATMUL", [a, b], shape, None, "BatchMatMulOptions", adjX=False, adjY=adjoint)
 
 
-def _operands(node: Node) -> Verdict:
-    """Query, key and value are float32, float16 or bfloat16, of 2 to 5 dimensions, and none is empty."""
+def _of_one_rank(node: Node) -> Verdict:
+    """Query, key and value have 2 to 5 dimensions, all of them as many."""
     named = arguments(node)
-    for name in ("query", "key", "value"):
-        value, shape = tensor(named[name]), shape_of(named[name])
-        if value.dtype not in FLOATS:
-            kind = str(value.dtype).removeprefix("torch.")
-            return no(Reason.DTYPE, f"{name} is {kind}, but XNNPACK computes in float32")
-        if not 2 <= len(shape) <= 5:
-            return no(Reason.RANK, f"{name} has {len(shape)} dimensions; supported are 2 to 5")
-        if 0 in [s for s in shape if type(s) is int]:
-            return no(Reason.ATTRIBUTE, f"{name} has no elements")
-        if len(shape) != len(shape_of(named["query"])):
-            return no(Reason.RANK, "query, key and value have different numbers of dimensions")
-    return YES
+    ranks = {len(shape_of(named[name])) for name in ("query", "key", "value")}
+    if len(ranks) == 1 and ranks <= {2, 3, 4, 5}:
+        return YES
+    return no(Reason.RANK, f"query, key and value have {' and '.join(map(str, sorted(ranks)))} dimensions")
 
 
 def _options(node: Node) -> Verdict:
@@ -276,22 +259,9 @@ def _heads(node: Node) -> Verdict:
     return YES
 
 
-def _has_supported_mask(node: Node) -> Verdict:
-    """A mask is float32, float16, bfloat16 or bool."""
-    mask = arguments(node)["attn_mask"]
-    if mask is None:
-        return YES
-    kind = tensor(mask).dtype
-    if kind is not torch.bool and kind not in FLOATS:
-        return no(Reason.DTYPE, f"the mask is {kind}".replace("torch.", ""))
-    if len(shape_of(mask)) > len(shape_of(node)):
-        return no(Reason.RANK, f"the mask has {len(shape_of(mask))} dimensions")
-    return YES
-
-
 @TABLE.lowers(
     "aten.scaled_dot_product_attention.default",
-    check=every(_operands, _options, _heads, _has_supported_mask),
+    check=every(floats_beside(torch.bool), _of_one_rank, _options, _heads),
     keep=True,
 )
 def lower_attention(builder: RegionBuilder, node: Node) -> None:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from ai_edge_litert.schema_py_generated import Padding
@@ -73,7 +73,9 @@ def spatial(values: Any, dims: int, first: int) -> list[int]:
 
 
 def _sizes(node: Node) -> Verdict:
-    """Channels, and of a transposed one height and width, are known now; padding is not negative."""
+    """Channels, and of a transposed one height and width, are known now; padding is not negative.
+    A transposed one has neither groups nor dilation.
+    """
     x, weight = tensor(cast(Node, node.args[0])), tensor(cast(Node, node.args[1]))
     if not isinstance(x.shape[1], int):
         return no(
@@ -81,6 +83,8 @@ def _sizes(node: Node) -> Verdict:
         )
     if any(p < 0 for p in cast(Any, node.args[4])):
         return no(Reason.ATTRIBUTE, f"padding {node.args[4]} is negative")
+    if node.args[6] and (node.args[8] != 1 or any(d != 1 for d in cast(Any, node.args[5]))):
+        return no(Reason.ATTRIBUTE, "a transposed convolution with groups or dilation")
     if node.args[6] and not all(isinstance(s, int) for s in x.shape[2:]):
         return no(Reason.DYNAMIC_SHAPE, "a transposed convolution needs a fixed height and width")
     if x.dim() - 2 != weight.dim() - 2:
@@ -98,58 +102,45 @@ def convolution(builder: RegionBuilder, node: Node) -> None:
     x = builder.operand(x_node)
     weight = builder.weights(weight_node)
     weight = weight if weight.ndim == 4 else weight[:, :, None]
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    channels = weight.shape[1 if transposed else 0]
     bias = builder.array(bias_node) if bias_node is not None else np.zeros(channels, np.float32)
     shape = shape_of(node)
     shape = shape if len(shape) == 4 else (*shape[:2], 1, shape[2])
-    image = to_2d(builder, x)
     dims = x.rank - 2
     stride, padding, dilation = spatial(stride, dims, 1), spatial(padding, dims, 0), spatial(dilation, dims, 1)
-    if transposed:
-        y = _emit_transposed(builder, image, weight, bias, shape, stride, padding, dilation, groups)
-    else:
-        y = _forward(builder, image, weight, bias, shape, stride, padding, dilation, groups)
+    layer = _Layer(to_2d(builder, x), weight, bias, shape, stride, [(p, p) for p in padding], dilation)
+    y = _emit_transposed(builder, layer) if transposed else _emit_forward(builder, layer, groups)
     builder.set(node, from_2d(builder, y, x.rank))
 
 
-def _forward(
-    builder: RegionBuilder,
-    x: Operand,
-    weight: Array | Coded,
-    bias: Array,
-    shape: Sequence[Size],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Operand:
-    outputs, per_group, *_ = weight.shape
-    pairs = [(p, p) for p in padding]
+class _Layer(NamedTuple):
+    """A convolution in two dimensions of a value in NHWC; `kernels` are in the order that the function requires."""
+
+    x: Operand
+    kernels: Array | Coded
+    bias: Array
+    shape: Sequence[Size]
+    stride: list[int]
+    pairs: Pairs
+    dilation: list[int]
+
+
+def _emit_forward(builder: RegionBuilder, layer: _Layer, groups: int) -> Operand:
+    """Emit a convolution, of kernels [outputs, inputs of a group, H, W]."""
+    outputs, per_group, *_ = layer.kernels.shape
     if per_group > 1 or groups == 1:
-        kernels = weight.transpose(0, 2, 3, 1)
-        return _windows(builder, "CONV_2D", x, kernels, bias, shape, stride, pairs, dilation)
-    kernels, multiplier = weight.transpose(1, 2, 3, 0), outputs // groups
+        return _emit_windows(builder, "CONV_2D", layer._replace(kernels=layer.kernels.transpose(0, 2, 3, 1)))
+    layer, multiplier = layer._replace(kernels=layer.kernels.transpose(1, 2, 3, 0)), outputs // groups
     if multiplier == 1:
-        return _depthwise(builder, x, kernels, bias, shape, stride, pairs, dilation)
-    return _windows(builder, "DEPTHWISE_CONV_2D", x, kernels, bias, shape, stride, pairs, dilation, multiplier)
+        return _emit_depthwise(builder, layer)
+    return _emit_windows(builder, "DEPTHWISE_CONV_2D", layer, multiplier)
 
 
-def _windows(
-    builder: RegionBuilder,
-    name: str,
-    x: Operand,
-    kernels: Array | Coded,
-    bias: Array,
-    shape: Sequence[Size],
-    stride: list[int],
-    pairs: Pairs,
-    dilation: list[int],
-    multiplier: int | None = None,
-) -> Operand:
+def _emit_windows(builder: RegionBuilder, name: str, layer: _Layer, multiplier: int | None = None) -> Operand:
     """Emit a CONV_2D, or with a multiplier a DEPTHWISE_CONV_2D; kernels are [., H, W, .]."""
-    kernel = kernels.shape[1:3]
+    x, kernels, bias, shape, stride, pairs, dilation = layer
     # TFLite's SAME is symmetric padding for stride 1 only; it saves an operator.
-    symmetric = [(d * (k - 1) / 2,) * 2 for d, k in zip(dilation, kernel, strict=True)]
+    symmetric = [(d * (k - 1) / 2,) * 2 for d, k in zip(dilation, kernels.shape[1:3], strict=True)]
     same = stride == [1, 1] and [tuple(pair) for pair in pairs] == symmetric
     x = x if same else pad_zeros(builder, crop(builder, x, pairs), pairs)
     depthwise = {} if multiplier is None else {"depthMultiplier": multiplier}
@@ -168,21 +159,13 @@ def _windows(
     )
 
 
-def _depthwise(
-    builder: RegionBuilder,
-    x: Operand,
-    kernels: Array | Coded,
-    bias: Array,
-    shape: Sequence[Size],
-    stride: list[int],
-    pairs: Pairs,
-    dilation: list[int],
-) -> Operand:
+def _emit_depthwise(builder: RegionBuilder, layer: _Layer) -> Operand:
     """Emit a depthwise convolution, split if its kernel has too many taps.
 
     A kernel may be split into every third row from the first, the second and the third row on. These parts are
     dilated kernels. With the usual padding, the input is not cropped for them.
     """
+    _, kernels, bias, _, _, pairs, dilation = layer
     size = kernels.shape[1:3]
     steps = (1, 1) if isinstance(kernels, Coded) else phases(size)  # sums of parts would be rounded each
     total: Operand | None = None
@@ -194,7 +177,8 @@ def _depthwise(
         ]
         spread = [d * s for d, s in zip(dilation, steps, strict=True)]
         offset = bias if total is None else np.zeros_like(bias)
-        y = _windows(builder, "DEPTHWISE_CONV_2D", x, part, offset, shape, stride, own, spread, 1)
+        part_layer = layer._replace(kernels=part, bias=offset, pairs=own, dilation=spread)
+        y = _emit_windows(builder, "DEPTHWISE_CONV_2D", part_layer, 1)
         total = y if total is None else binary(builder, "ADD", total, y)
     assert total is not None
     return total
@@ -205,7 +189,7 @@ def depthwise(
 ) -> Operand:
     """Emit a depthwise convolution of a value in NHWC with kernels [1, H, W, C], without padding and bias."""
     bias = np.zeros(kernels.shape[3], np.float32)
-    return _depthwise(builder, x, kernels, bias, shape, stride, [(0, 0), (0, 0)], [1, 1])
+    return _emit_depthwise(builder, _Layer(x, kernels, bias, shape, stride, [(0, 0), (0, 0)], [1, 1]))
 
 
 def phases(kernel: Sequence[int]) -> tuple[int, int]:
@@ -221,22 +205,13 @@ def phases(kernel: Sequence[int]) -> tuple[int, int]:
     return min(steps, key=math.prod)
 
 
-def _emit_transposed(
-    builder: RegionBuilder,
-    x: Operand,
-    weight: Array | Coded,
-    bias: Array,
-    shape: Sequence[Size],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Operand:
-    """Emit a TRANSPOSE_CONV. If its SAME padding differs from torch's, crop the padding off the full result.
+def _emit_transposed(builder: RegionBuilder, layer: _Layer) -> Operand:
+    """Emit a TRANSPOSE_CONV, of kernels [inputs, outputs, H, W].
 
-    TRANSPOSE_CONV has neither groups nor dilation. Zeros in the weight represent both.
+    If its SAME padding differs from torch's, crop the padding off the full result.
     """
-    kernel = _dense(weight, dilation, groups)
+    x, kernel, bias, shape, stride, pairs, _ = layer
+    padding = [before for before, _ in pairs]
     out_sizes = cast("list[int]", list(shape[2:]))
     in_sizes = cast("list[int]", list(x.shape[2:]))
     full = [(n - 1) * s + k for n, s, k in zip(in_sizes, stride, kernel.shape[2:], strict=True)]
@@ -279,18 +254,3 @@ def _with_zeros(kernel: Array | Coded, extra: list[int]) -> Array | Coded:
     if isinstance(kernel, Coded):
         return replace(kernel, values=np.pad(kernel.values, widths))
     return np.pad(kernel, widths)
-
-
-def _dense(weight: Array | Coded, dilation: list[int], groups: int) -> Array | Coded:
-    """Return a transposed convolution's weight [I, O / groups, H, W] as [I, O, H', W'] without groups and dilation."""
-    if groups == 1 and dilation == [1, 1]:
-        return weight
-    weight = weight.decoded() if isinstance(weight, Coded) else weight
-    inputs, per_group, *kernel = weight.shape
-    spread = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    dense = np.zeros((inputs, per_group * groups, *spread), np.float32)
-    block = inputs // groups
-    for g in range(groups):
-        rows, columns = slice(g * block, (g + 1) * block), slice(g * per_group, (g + 1) * per_group)
-        dense[rows, columns, :: dilation[0], :: dilation[1]] = weight[rows]
-    return dense

@@ -141,14 +141,6 @@ def lower_jump(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, unary(builder, JUMPS[op_name(node)], builder.operand(node.args[0])))
 
 
-@TABLE.lowers("aten.trunc.default", check=every(floats, whole_precision))
-def lower_trunc(builder: RegionBuilder, node: Node) -> None:
-    """Lower to the floor of positive elements, and the ceil of negative ones."""
-    x = builder.operand(node.args[0])
-    above = unary(builder, "FLOOR", unary(builder, "RELU", x))
-    builder.set(node, binary(builder, "ADD", above, unary(builder, "CEIL", binary(builder, "MINIMUM", x, 0.0))))
-
-
 @TABLE.lowers("aten.mul.Tensor", check=every(floats_beside(torch.bool), _numbers))
 def lower_product(builder: RegionBuilder, node: Node) -> None:
     """Lower to a MUL; a boolean mask holds 0 and 1."""

@@ -15,7 +15,7 @@ from torch.fx import Node
 from delegate.backend.aot import RegionRefused
 from delegate.backend.lowering import every, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.lowerings.indexing import Run, concatenate, resize_dim, take, take_every
+from delegate.backends.xnnpack.aot.lowerings.indexing import MAX_PIECES, Run, concatenate, resize_dim, take, take_every
 from delegate.backends.xnnpack.aot.lowerings.shape import (
     one_unknown,
     repeat_each,
@@ -26,9 +26,6 @@ from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, float
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.edge.node import arguments, is_constant
 from delegate.verdict import YES, Reason, Verdict, no
-
-MAX_PIECES = 64  # slices of one gather along one dimension; more are too slow
-
 
 # -- constant indices --------------------------------------------------------------------------------------------------
 

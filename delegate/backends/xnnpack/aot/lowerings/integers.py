@@ -19,11 +19,10 @@ from torch.fx import Node
 from delegate.backend.qdq import DECODES, QUANTIZE, Coded
 from delegate.backend.quantizable import QuantizedOperator
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.coding import integers_of
 from delegate.backends.xnnpack.aot.lowerings.pooling import divides_by_kernel
 from delegate.backends.xnnpack.aot.lowerings.shape import ALIASES, RESHAPES, SQUEEZES
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, Lower, arg
-from delegate.backends.xnnpack.aot.operand import HIGH, LOW, SIGMOID, Integers, exact, shape_of
+from delegate.backends.xnnpack.aot.operand import HIGH, LOW, SIGMOID, Integers, exact, integers_of, shape_of
 from delegate.edge.node import arguments, op_name
 
 Bounds = tuple[float, float]
@@ -108,10 +107,7 @@ def _bias(case: IntegerCase, weights: Any, bias: Any) -> str:
 def _convolution(case: IntegerCase) -> str:
     named = arguments(case.node)
     weights = case.builder.weights(named["weight"])
-    transposed = bool(named["transposed"])
-    if transposed and (named["groups"] != 1 or any(d != 1 for d in named["dilation"])):
-        return "a transposed convolution with groups or dilation"
-    return _weights(case, weights, 1 if transposed else 0) or _bias(case, weights, named["bias"])
+    return _weights(case, weights, 1 if named["transposed"] else 0) or _bias(case, weights, named["bias"])
 
 
 def _linear(case: IntegerCase) -> str:
@@ -206,10 +202,6 @@ def _padding(node: Node) -> str:
     return "padding other than with zeros" if arguments(node).get("value") else ""
 
 
-def _zero(case: IntegerCase) -> str:
-    return _padding(case.node)
-
-
 def _rows() -> list[IntegerRow]:
     op = QuantizedOperator
     moving = (
@@ -240,10 +232,7 @@ def _rows() -> list[IntegerRow]:
         *(IntegerRow(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),
         *(IntegerRow(op(name), _is_implied, _requantize) for name in _ACTIVATIONS),
         *(IntegerRow(op(name, moves=True)) for name in moving),
-        *(
-            IntegerRow(op(f"aten.{n}.default", moves=True, accepts=_padding), _zero)
-            for n in ("pad", "constant_pad_nd")
-        ),
+        *(IntegerRow(op(f"aten.{n}.default", moves=True, accepts=_padding)) for n in ("pad", "constant_pad_nd")),
     ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -109,18 +109,10 @@ def _fits(node: Node) -> Verdict:
 # -- max ---------------------------------------------------------------------------------------------------------------
 
 
-def maxima_only(node: Node) -> Verdict:
-    """Only the maxima are used."""
-    if 1 in results_used(node):
-        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, but XNNPACK returns only the maxima")
-    return YES
-
-
 def _max(node: Node) -> Verdict:
     """Only the maxima are used; no dilation, narrow padding; with ceil_mode and a stride, sizes known now."""
-    verdict = maxima_only(node)
-    if not verdict:
-        return verdict
+    if 1 in results_used(node):
+        return no(Reason.ATTRIBUTE, "the indices of the maxima are used, but XNNPACK returns only the maxima")
     windows = Windows.of(node)
     if spatial(arg(node, 4, 1), 2, 1) != [1, 1]:
         return no(Reason.ATTRIBUTE, f"dilation {arg(node, 4)} of the window")
@@ -244,7 +236,7 @@ _MAX_PARTS = 32  # windows along one dimension that are computed one by one
 
 def _has_supported_windows(node: Node) -> Verdict:
     """The result is of size 1, or its sizes and the input's sizes are known now, with few windows where uneven."""
-    in_sizes, out_sizes = shape_of(cast(Node, node.args[0]))[2:], tensors(node)[0].shape[2:]
+    in_sizes, out_sizes = shape_of(cast(Node, node.args[0]))[2:], shape_of(node)[2:]
     if all(w == 1 for w in out_sizes):
         return YES
     if not all(isinstance(s, int) for s in (*in_sizes, *out_sizes)):
@@ -257,22 +249,12 @@ def _has_supported_windows(node: Node) -> Verdict:
     return YES
 
 
-def _pool_windows(
-    builder: RegionBuilder, x: Operand, counts: Sequence[Size], reduce_windows: Callable[..., Operand]
-) -> Operand:
-    """Pool along the height, then along the width.
-
-    `reduce_windows(x, dim)` reduces a dimension to size 1.
-    """
-    for dim, count in zip((2, 3), counts, strict=True):
-        size = x.shape[dim]
-        if count == 1:
-            x = reduce_windows(x, dim)
-            continue
-        spans = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
-        parts = [reduce_windows(take(builder, x, dim, span, span[1] - span[0]), dim) for span in spans]
-        x = concatenate(builder, parts, dim)
-    return x
+def _average_parts(builder: RegionBuilder, x: Operand, dim: int, count: int) -> Operand:
+    """Emit the means of windows along one dimension, one by one."""
+    size = x.shape[dim]
+    spans = [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+    parts = [take(builder, x, dim, span, span[1] - span[0]) for span in spans]
+    return concatenate(builder, [reduce(builder, "MEAN", part, [dim], keepdim=True) for part in parts], dim)
 
 
 @TABLE.lowers(
@@ -285,26 +267,23 @@ def adaptive_avg_pool(builder: RegionBuilder, node: Node) -> None:
     if all(w == 1 for w in out_sizes):
         builder.set(node, reduce(builder, "MEAN", x, [2, 3], keepdim=True))
     elif any(g % w for g, w in zip(in_sizes, out_sizes, strict=True)):
-        builder.set(
-            node, _pool_windows(builder, x, out_sizes, lambda y, dim: reduce(builder, "MEAN", y, [dim], keepdim=True))
-        )
+        builder.set(node, _average_parts(builder, _average_parts(builder, x, 2, out_sizes[0]), 3, out_sizes[1]))
     else:
         kernel = [g // w for g, w in zip(in_sizes, out_sizes, strict=True)]
         windows = Windows(kernel, kernel, [0, 0], in_sizes, out_sizes)
         builder.set(node, average(builder, builder.reorder(x, NHWC), windows))
 
 
-@TABLE.lowers(
-    "aten.adaptive_max_pool2d.default",
-    check=every(floats, ranks(4), channels_known, _has_supported_windows, maxima_only),
-    keep=True,
-)
-def adaptive_max_pool(builder: RegionBuilder, node: Node) -> None:
-    """Lower to a REDUCE_MAX of each row and column of windows."""
+def _global(node: Node) -> Verdict:
+    """The result has one maximum per channel, without its position."""
+    if any(size != 1 for size in tensors(node)[0].shape[2:]) or 1 in results_used(node):
+        return no(Reason.ATTRIBUTE, "several windows, or indices of the maxima")
+    return YES
 
-    def maxima(x: Operand, dim: int) -> Operand:
-        y = reduce(builder, "REDUCE_MAX", x, [dim], keepdim=True)
-        return propagate_nan_along(builder, y, x, [dim], keepdim=True)
 
-    out_sizes = tensors(node)[0].shape[2:]
-    builder.set(node, _pool_windows(builder, builder.operand(node.args[0]), out_sizes, maxima))
+@TABLE.lowers("aten.adaptive_max_pool2d.default", check=every(floats, ranks(4), _global), keep=True)
+def global_max_pool(builder: RegionBuilder, node: Node) -> None:
+    """Lower to a REDUCE_MAX."""
+    x = builder.operand(node.args[0])
+    y = reduce(builder, "REDUCE_MAX", x, [2, 3], keepdim=True)
+    builder.set(node, propagate_nan_along(builder, y, x, [2, 3], keepdim=True))

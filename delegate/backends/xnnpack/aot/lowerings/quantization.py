@@ -28,11 +28,10 @@ from delegate.backend.qdq import (
     is_known,
 )
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.coding import integers_of
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS
 from delegate.backends.xnnpack.aot.lowerings.linear import fully_connected
 from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, arg
-from delegate.backends.xnnpack.aot.operand import SCALES, shape_of
+from delegate.backends.xnnpack.aot.operand import SCALES, integers_of, shape_of
 from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -222,7 +221,7 @@ def lower_layer(builder: RegionBuilder, layer: Node) -> None:
     held = builder.weights(weight)
     assert isinstance(held, Coded)
     if held.bits == 4 and (held.ndim > 2 or held.shape[-1] % 2):  # XNNPACK has 4 bits for layers of even inputs
-        builder.set_coded(weight, replace(held, bits=8))
+        builder.set_constant(weight, replace(held, bits=8))
     with builder.small_constants():
         TABLE[op_name(layer)].lower(builder, layer)
 

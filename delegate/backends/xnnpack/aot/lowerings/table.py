@@ -41,13 +41,11 @@ def floats(node: Node) -> Verdict:
 
     Of a node with several results, only the first counts.
     """
-    verdict = _float(node.meta.get("val"), node, node)
-    if verdict.reason is None:
-        for other in node.all_input_nodes:
-            verdict = _float(other.meta.get("val"), node, other)
-            if verdict.reason is not None:
-                break
-    return verdict
+    for other in (node, *node.all_input_nodes):
+        verdict = float_tensor(other.meta.get("val"), node, other)
+        if verdict.reason is not None:
+            return verdict
+    return YES
 
 
 def floats_beside(*others: torch.dtype) -> Check:
@@ -57,7 +55,7 @@ def floats_beside(*others: torch.dtype) -> Check:
         for other in (node, *node.all_input_nodes):
             value = other.meta.get("val")
             if other is node or getattr(value, "dtype", None) not in others:
-                verdict = _float(value, node, other)
+                verdict = float_tensor(value, node, other)
                 if verdict.reason is not None:
                     return verdict
         return YES
@@ -70,7 +68,8 @@ def floats_beside(*others: torch.dtype) -> Check:
     return check
 
 
-def _float(value: Any, node: Node, other: Node) -> Verdict:
+def float_tensor(value: Any, node: Node, other: Node) -> Verdict:
+    """Check the value of a node, or of one of its arguments: dtype, rank and elements."""
     if type(value) in (tuple, list):
         value = value[0]
     try:

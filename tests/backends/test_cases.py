@@ -1,0 +1,89 @@
+"""Tables of tests/support/cases on the built-in backends: as in eager, whatever runs an operator."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.availability import require
+from tests.support.cases import bounds, computed_bounds, cores, float_environment, resizing, ties, truths
+
+BACKENDS = {"portable": [], "xnnpack": ["xnnpack"], "webgpu": ["webgpu"]}
+CPU = ["portable", "xnnpack"]
+PIXELS = [*CPU, pytest.param("webgpu", marks=pytest.mark.slow)]
+PIXELS_ON_XNNPACK = {"rows", "columns", "rows exact", "columns exact", "factors", "factors exact", "half"}
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="masks, control groups and glibc are Linux's")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", bounds.CASES)
+def test_bounds_after_bounds(name: str, backend: str) -> None:
+    require(backend)
+    assert bool(bounds.compare(name, BACKENDS[backend])) is (backend != "portable")
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("backend", CPU)
+@pytest.mark.parametrize("name", computed_bounds.CASES)
+def test_slices_between_numbers_of_the_data(name: str, backend: str, dynamic: bool) -> None:
+    require(backend)
+    ran = computed_bounds.compare(name, BACKENDS[backend], dynamic=dynamic)
+    assert bool(ran) == (backend == "xnnpack") or name not in ("computed after", "reduced")
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ties.CASES)
+def test_positions_of_equal_elements(name: str, backend: str, dynamic: bool) -> None:
+    require(backend)
+    ran = ties.compare(name, BACKENDS[backend], dynamic=dynamic)
+    assert bool(ran) or name != "max after an operator" or backend == "portable"
+
+
+@pytest.mark.parametrize("backend", PIXELS)
+@pytest.mark.parametrize("name", resizing.CASES)
+def test_pixels(name: str, backend: str) -> None:
+    require(backend)
+    ran = resizing.compare(name, BACKENDS[backend])
+    assert ran or backend != "xnnpack" or name not in PIXELS_ON_XNNPACK
+
+
+@pytest.mark.parametrize("backend", PIXELS)
+@pytest.mark.parametrize("name", resizing.DYNAMIC)
+def test_pixels_of_dynamic_sizes(name: str, backend: str) -> None:
+    require(backend)
+    ran = resizing.compare_sizes(name, BACKENDS[backend])
+    assert not ran or backend != "portable"
+
+
+@pytest.mark.parametrize("dtype", truths.VALUES, ids=str)
+def test_numbers_as_booleans_on_kernels(dtype: torch.dtype) -> None:
+    assert truths.compare(dtype, {"backends": []}) == frozenset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", truths.VALUES, ids=str)
+def test_numbers_as_booleans_on_cuda(dtype: torch.dtype) -> None:
+    assert "aten.any.dim" in truths.compare(dtype, {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]})
+
+
+@only_linux
+@pytest.mark.parametrize("limit", cores.LIMITS)
+@pytest.mark.parametrize("backend", CPU)
+def test_one_core(backend: str, limit: str, tmp_path: Path) -> None:
+    """Threads stay inside the affinity mask and the quota of the process."""
+    require(backend)
+    cores.check(BACKENDS[backend], limit, tmp_path)
+
+
+@only_linux
+@pytest.mark.extended
+@pytest.mark.parametrize("environment", float_environment.ENVIRONMENTS)
+@pytest.mark.parametrize("backend", CPU)
+def test_the_float_environment_is_kept(backend: str, environment: str, tmp_path: Path) -> None:
+    """Check the caller's rounding and flush to zero after import, compile, load, call and close."""
+    require(backend)
+    float_environment.check(BACKENDS[backend], environment, tmp_path, keeps_subnormal=backend != "xnnpack")
