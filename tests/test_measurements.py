@@ -139,7 +139,7 @@ def test_two_owners_and_a_blocked_one(site: Site, monkeypatch: pytest.MonkeyPatc
     assert state().state is PluginState.BROKEN
     assert set(state().owner.split(" and ")) == {"bundle-dist 1.0", "other-dist 1.0"}
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "bundle")
-    registry = Registry()  # of a name that is known: no warning
+    registry = Registry()
     assert [s.state for s in registry.measurements.states] == [PluginState.BLOCKED]
     with pytest.raises(ConfigError, match="blocked by the environment variable DELEGATE_BLOCK_PLUGINS"):
         registry.measurements.part("bundle", "aot")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from delegate.common.field_checks import expect, is_texts
+from delegate.common.field_checks import expect, expect_texts, expect_version, is_texts
 from delegate.plugins import API_VERSION, NAME, PORTABLE
 
 
@@ -33,8 +33,7 @@ class Availability:
     def __post_init__(self) -> None:
         for name in ("ok", "stand_in"):
             expect(self, name, isinstance(getattr(self, name), bool), "True or False")
-        for name in ("reason", "remedy"):
-            expect(self, name, isinstance(getattr(self, name), str), "text")
+        expect_texts(self, "reason", "remedy")
         expect(self, "versions", isinstance(self.versions, Mapping), "a mapping of libraries to versions")
         expect(self, "devices", is_texts(self.devices), "a tuple of text values")
 
@@ -69,13 +68,10 @@ class BackendInfo:
     noise: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field_ in ("name", "description", "aot", "runtime", "install", "licence"):
-            expect(self, field_, isinstance(getattr(self, field_), str), "text")
+        expect_texts(self, "name", "description", "aot", "runtime", "install", "licence")
         expect(self, "name", NAME.fullmatch(self.name) is not None, "letters, digits, '_', '-' and '.'")
         expect(self, "name", self.name != PORTABLE, "other than the name of the project's own kernels")
-        version = self.api_version
-        pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
-        expect(self, "api_version", pair, "two whole numbers, (major, minor)")
+        expect_version(self)
         expect(self, "preference", type(self.preference) is int, "a whole number")
         expect(
             self, "noise", is_texts(self.noise) and all(map(_is_pattern, self.noise)), "a tuple of regular expressions"
@@ -109,8 +105,7 @@ class BackendAlias:
     stands_for: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        for field_ in ("name", "description"):
-            expect(self, field_, isinstance(getattr(self, field_), str), "text")
+        expect_texts(self, "name", "description")
         several = isinstance(self.stands_for, tuple) and is_texts(self.stands_for) and self.stands_for
         expect(self, "stands_for", bool(several), "a tuple of names of backends")
         expect(self, "stands_for", self.name not in self.stands_for, "names of other backends")

@@ -25,7 +25,7 @@ from delegate.cli import options, output
 from delegate.cli.options import backend_names
 from delegate.errors import BackendError, DelegateError
 from delegate.kernels.libraries import KernelLibrary
-from delegate.plugins import PluginState
+from delegate.plugins import InstalledPlugin, PluginState
 from delegate.plugins.measurements import MeasurementState
 from delegate.registry import Registry
 
@@ -54,7 +54,7 @@ def backends(
                 "backends": [_data(s) for s in registry.states()],
                 "refused": [_data(s) for s in registry.refused()],
                 "kernel_libraries": [_library_data(lib) for lib in registry.kernels.libraries],
-                "measurements": [_measurement_data(s) for s in registry.measurements.states],
+                "measurements": [_plugin_data(s, **_info_data(s)) for s in registry.measurements.states],
             }
         )
     else:
@@ -135,48 +135,29 @@ def _show_backend(registry: Registry, name: str, as_json: bool) -> None:
 
 def _data(state: BackendState) -> dict[str, Any]:
     versions: Mapping[str, str] = state.availability.versions if state.availability else {}
-    return {
-        "name": state.name,
-        "stands_for": state.stands_for,
-        "state": str(state.state),
-        "owner": state.owner,
-        "version": state.version,
-        "description": state.info.description if state.info else "",
-        "api_version": list(state.info.api_version) if state.info else None,
-        "licence": state.info.licence if state.info else "",
-        "versions": dict(versions),
-        "devices": list(state.availability.devices) if state.availability else [],
-        "detail": state.detail,
-        "remedy": state.remedy,
-        "traceback": state.traceback,
-    }
+    return _plugin_data(
+        state,
+        stands_for=state.stands_for,
+        **_info_data(state),
+        licence=state.info.licence if state.info else "",
+        versions=dict(versions),
+        devices=list(state.availability.devices) if state.availability else [],
+    )
 
 
 def _library_data(library: KernelLibrary) -> dict[str, Any]:
-    return {
-        "name": library.name,
-        "state": str(library.state),
-        "owner": library.owner,
-        "version": library.version,
-        "kernels": sum(1 for _ in library.table or ()),
-        "overrides": list(library.overrides),
-        "detail": library.detail,
-        "traceback": library.traceback,
-    }
+    return _plugin_data(library, kernels=sum(1 for _ in library.table or ()), overrides=list(library.overrides))
 
 
-def _measurement_data(state: MeasurementState) -> dict[str, Any]:
-    return {
-        "name": state.name,
-        "state": str(state.state),
-        "owner": state.owner,
-        "version": state.version,
-        "description": state.info.description if state.info else "",
-        "api_version": list(state.info.api_version) if state.info else None,
-        "detail": state.detail,
-        "remedy": state.remedy,
-        "traceback": state.traceback,
-    }
+def _info_data(state: BackendState | MeasurementState) -> dict[str, Any]:
+    info = state.info
+    return {"description": info.description if info else "", "api_version": list(info.api_version) if info else None}
+
+
+def _plugin_data(plugin: InstalledPlugin, **fields: Any) -> dict[str, Any]:
+    """Return a plugin as JSON values, with the fields of its kind."""
+    common = {"name": plugin.name, "state": str(plugin.state), "owner": plugin.owner, "version": plugin.version}
+    return {**common, **fields, "detail": plugin.detail, "remedy": plugin.remedy, "traceback": plugin.traceback}
 
 
 def _name(state: BackendState) -> str:

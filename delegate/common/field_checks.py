@@ -55,6 +55,19 @@ def expect(owner: object, field: str, fits: bool, expected: str) -> None:
         raise TypeError(f"{type(owner).__name__}.{field} should be {expected}, not {value}")
 
 
+def expect_texts(owner: object, *names: str) -> None:
+    """Raise TypeError unless these fields of an object under construction are texts."""
+    for name in names:
+        expect(owner, name, isinstance(getattr(owner, name), str), "text")
+
+
+def expect_version(owner: Any) -> None:
+    """Raise TypeError unless the field `api_version` of an object under construction is a pair of integers."""
+    version = owner.api_version
+    is_pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
+    expect(owner, "api_version", is_pair, "two whole numbers, (major, minor)")
+
+
 def is_texts(value: object) -> bool:
     """Return True for a tuple or list of texts; a single text is not one."""
     return isinstance(value, tuple | list) and all(isinstance(item, str) for item in value)

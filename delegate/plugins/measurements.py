@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from delegate.common.field_checks import expect, is_texts
+from delegate.common.field_checks import expect, expect_texts, expect_version, is_texts
 from delegate.errors import ConfigError
 from delegate.plugins import API_VERSION, InstalledPlugin, Plugin, PluginState, import_plugin, load_object, one_line
 
@@ -46,12 +46,9 @@ class MeasurementInfo:
     api_version: tuple[int, int] = API_VERSION
 
     def __post_init__(self) -> None:
-        for field_ in ("name", "description", "runtime", "aot", "install"):
-            expect(self, field_, isinstance(getattr(self, field_), str), "text")
+        expect_texts(self, "name", "description", "runtime", "aot", "install")
         expect(self, "requires", is_texts(self.requires), "a tuple of names of modules")
-        version = self.api_version
-        pair = isinstance(version, tuple) and [type(part) for part in version] == [int, int]
-        expect(self, "api_version", pair, "two whole numbers, (major, minor)")
+        expect_version(self)
 
 
 @dataclass(frozen=True, slots=True)
