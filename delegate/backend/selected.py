@@ -40,9 +40,9 @@ from delegate.backend.state import BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
 from delegate.common.interrupts import interruptible
 from delegate.edge.control_flow import is_control_flow
-from delegate.edge.decompose import WITHOUT_LIBRARIES
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE
+from delegate.edge.torch_private import WITHOUT_LIBRARIES
 from delegate.errors import BackendBroken, BackendFailed, DelegateError, LoweringError, PartitionError
 from delegate.plugins import AUTHOR, IN_PROCESS, OWN, one_line
 from delegate.runtime.option_rules import OptionRule

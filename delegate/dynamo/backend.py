@@ -19,11 +19,11 @@ from delegate.dynamo.calls import LoweredGraph, Run
 from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
 from delegate.dynamo.unmatched import Patterns, patterns_of
 from delegate.edge.decompose import keep_composites
-from delegate.edge.effects import WITHOUT_TOKENS
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import SYMBOLIC
 from delegate.edge.torch_private import (
     SET_GRAD_ENABLED,
+    WITHOUT_TOKENS,
     FakeTensor,
     OpOverload,
     TracingContext,

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import math
 import operator
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +27,7 @@ from delegate.edge.graphs import CHECKS, graph_modules, has_effect, require_succ
 from delegate.edge.node import SYMBOLIC, describe, op_name, results_used, shape_text, symbolic_numbers, writes_in_place
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.torch_private import (
+    WITHOUT_LIBRARIES,
     FakeTensor,
     FakeTensorMode,
     OpOverload,
@@ -40,7 +40,6 @@ from delegate.edge.torch_private import (
     preserve_composite,
     replace_symbol,
     schema_of,
-    without_libraries,
 )
 from delegate.errors import LoweringError
 
@@ -196,33 +195,6 @@ def _call_of(node: Node, leaves: list[Node]) -> Callable[..., Any]:
         return node.target(*args, **kwargs)
 
     return call
-
-
-class ProcessSwitch:
-    """A context that switches off a part of torch for the process; the last thread that leaves it switches it on again.
-
-    Args:
-        off: returns the context that a single thread would enter.
-    """
-
-    def __init__(self, off: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        self._off, self._lock, self._entered = off, threading.RLock(), 0
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._entered:
-                self._stack.enter_context(self._off())
-            self._entered += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._entered -= 1
-            if not self._entered:
-                self._stack.close()
-
-
-WITHOUT_LIBRARIES = ProcessSwitch(without_libraries)
 
 
 def _own(value: Any) -> Any:

@@ -6,10 +6,8 @@ their order, so it needs no tokens.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +18,15 @@ from torch.fx import Graph, Node
 
 from delegate.common.user_warnings import warn_user
 from delegate.edge.build import with_inputs
-from delegate.edge.decompose import ProcessSwitch, Table
+from delegate.edge.decompose import Table
 from delegate.edge.functional import hidden_writes, memory_chain
 from delegate.edge.graphs import CHECKS, graph_modules
 from delegate.edge.node import arguments, describe, op_name, overload, written_arguments
 from delegate.edge.torch_private import (
+    WITHOUT_TOKENS,
     HigherOrderOperator,
     OpOverload,
     effect_of,
-    effects,
     forget_export_constants,
     schema_of,
 )
@@ -67,19 +65,6 @@ def run_decompositions(ep: ExportedProgram, table: Table) -> ExportedProgram:
         decomposed: ExportedProgram = ep.run_decompositions(dict(table))
     forget_export_constants()
     return decomposed
-
-
-@contextlib.contextmanager
-def _no_tokens() -> Iterator[None]:
-    untyped: Any = effects
-    own, untyped.has_effects = untyped.has_effects, lambda _: False
-    try:
-        yield
-    finally:
-        untyped.has_effects = own
-
-
-WITHOUT_TOKENS = ProcessSwitch(_no_tokens)
 
 
 def writers(ep: ExportedProgram) -> dict[str, Node]:

@@ -12,8 +12,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import delegate.edge.conversations  # noqa: F401 - registers operators of ours
-from delegate.edge.decompose import WITHOUT_LIBRARIES, core_decompositions
+from delegate.edge.decompose import core_decompositions
 from delegate.edge.torch_private import (
+    WITHOUT_LIBRARIES,
     FakeTensorMode,
     OpOverload,
     OpOverloadPacket,

@@ -7,6 +7,7 @@ name, the comment has none either. `delegate.kernels.aten`, which may not import
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -45,7 +46,7 @@ __all__ = [
     "COMPOSITE", "ELEMENTWISE_TYPE_PROMOTION_KIND", "ConstantSource", "FakeTensor", "FakeTensorMode",
     "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "PythonReferenceAnalysis", "ShapeEnvGuardError",
     "SpecViolationError", "TS2EPConverter", "TracingContext", "ValueRanges", "auto_functionalized", "bound_sympy",
-    "can_auto_functionalize", "decomposition_table", "disable_current_modes", "effects", "elementwise_dtypes",
+    "can_auto_functionalize", "decomposition_table", "disable_current_modes", "elementwise_dtypes",
     "enable_python_dispatcher", "export_trace", "is_traceable_wrapper_subclass", "math_attention", "no_dispatch",
     "override_composites", "pytree", "reorder_kwargs", "sympy_functions", "sympy_interp", "tracing",
 ]  # fmt: skip
@@ -139,8 +140,32 @@ def allow_guards(environment: symbolic_shapes.ShapeEnv) -> Iterator[None]:
         environment._error_on_new_guards = strict
 
 
+class ProcessSwitch:
+    """A context that switches off a part of torch for the process; the last thread that leaves it switches it on again.
+
+    Args:
+        off: returns the context that a single thread would enter.
+    """
+
+    def __init__(self, off: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._off, self._lock, self._entered = off, threading.RLock(), 0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._entered:
+                self._stack.enter_context(self._off())
+            self._entered += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if not self._entered:
+                self._stack.close()
+
+
 @contextlib.contextmanager
-def without_libraries() -> Iterator[None]:
+def _disable_libraries() -> Iterator[None]:
     """Let torch choose neither MKL-DNN nor NNPACK for an operator.
 
     With MKL-DNN, composites such as lstm call its own operators. For both, a convolution compares a batch size with 16.
@@ -154,6 +179,21 @@ def without_libraries() -> Iterator[None]:
     finally:
         torch._C._set_mkldnn_enabled(mkldnn)
         torch._C._set_nnpack_enabled(nnpack)
+
+
+@contextlib.contextmanager
+def _disable_tokens() -> Iterator[None]:
+    """Let torch decompose operators with effects without tokens."""
+    untyped: Any = effects
+    own, untyped.has_effects = untyped.has_effects, lambda _: False
+    try:
+        yield
+    finally:
+        untyped.has_effects = own
+
+
+WITHOUT_LIBRARIES = ProcessSwitch(_disable_libraries)
+WITHOUT_TOKENS = ProcessSwitch(_disable_tokens)
 
 
 def forget_export_constants() -> None:

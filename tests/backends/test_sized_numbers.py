@@ -14,7 +14,8 @@ from delegate.backend.aot import RegionRefused
 from delegate.backend.exported import exported_program
 from delegate.backend.region import one_node_region
 from delegate.backend.selected import sizes_open
-from delegate.edge.decompose import WITHOUT_LIBRARIES, Decomposer
+from delegate.edge.decompose import Decomposer
+from delegate.edge.torch_private import WITHOUT_LIBRARIES
 from delegate.testing import assert_same
 from delegate.verdict import Reason
 from tests.support.availability import require
