@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from delegate_onnxruntime.onnx.runtime.blob import unpack
-from delegate_onnxruntime.onnx.runtime.session import open_session
 
 import delegate
 from delegate.errors import DelegateError
@@ -33,18 +32,16 @@ Calls = tuple[Call, Call]  # of a library: from array to array, and with memory 
 
 def webgpu(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """ONNX Runtime's own calls."""
-    from delegate_onnxruntime.webgpu.runtime import provider
+    from delegate_onnxruntime.webgpu.runtime import WebGpuRuntime
 
-    model = unpack(blob, spec.compile_specs)
-    return _onnx(open_session(model, provider.settings(spec.compile_specs), provider.provider()), x)
+    return _onnx(WebGpuRuntime.open(unpack(blob, (), spec.compile_specs), spec.compile_specs), x)
 
 
 def dsp(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """ONNX Runtime's own calls."""
-    from delegate_onnxruntime.dsp.info import provider
-    from delegate_onnxruntime.dsp.runtime.delegate import settings
+    from delegate_onnxruntime.dsp.runtime import DspRuntime
 
-    return _onnx(open_session(unpack(blob, spec.compile_specs), settings(spec.compile_specs), provider()), x)
+    return _onnx(DspRuntime.open(unpack(blob, (), spec.compile_specs), spec.compile_specs), x)
 
 
 def _onnx(session: Any, x: np.ndarray) -> Calls:

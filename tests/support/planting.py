@@ -18,7 +18,7 @@ from delegate.backend.aot import Region
 _AOT = {
     "xnnpack": ("delegate.backends.xnnpack.aot.backend", "XnnpackBackend"),
     "dsp": ("delegate_onnxruntime.dsp.aot.backend", "DspBackend"),
-    "webgpu": ("delegate_onnxruntime.webgpu.aot.backend", "WebGpuBackend"),
+    "webgpu": ("delegate_onnxruntime.webgpu.aot", "WebGpuBackend"),
     "openvino": ("delegate_openvino.aot", "OpenVinoBackend"),
     "onnxruntime": ("delegate_onnxruntime.providers.aot.backend", "OnnxRuntimeBackend"),
 }

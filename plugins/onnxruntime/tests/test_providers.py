@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import delegate_onnxruntime.providers.runtime.installed
+import delegate_onnxruntime.providers.info
 import pytest
 import torch
 import yaml
@@ -131,7 +131,7 @@ def test_wheels_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    providers = delegate_onnxruntime.providers.runtime.installed
+    providers = delegate_onnxruntime.providers.info
     providers.plugin_wheels.cache_clear()
     try:
         wheel, library = providers.plugin_wheels()["Toy"]

@@ -5,7 +5,7 @@ ONNX Runtime then converts weights to uint8, which is requested here on every CP
 
 from __future__ import annotations
 
-import delegate_onnxruntime.providers.runtime.delegate
+import delegate_onnxruntime.providers.runtime
 import pytest
 import torch
 
@@ -19,7 +19,7 @@ from tests.support.qdq import RunTime, RunTimeRows
 @pytest.mark.parametrize("conv", [False, True])
 @pytest.mark.parametrize(("outputs", "axis"), SATURATING)
 def test_static(outputs: int, axis: int | None, conv: bool, saturates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delegate_onnxruntime.providers.runtime.delegate, "products_saturate", lambda: saturates)
+    monkeypatch.setattr(delegate_onnxruntime.providers.runtime, "products_saturate", lambda: saturates)
     check_static_products(outputs, axis, conv, "onnxruntime")
 
 
@@ -30,7 +30,7 @@ def test_quantized_at_run_time(
     outputs: int, quantize: type[RunTime], saturates: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, inputs = LayersAtRunTime(outputs, quantize).eval(), tuple(torch.rand(2, 5, 64) + 1)
-    monkeypatch.setattr(delegate_onnxruntime.providers.runtime.delegate, "products_saturate", lambda: saturates)
+    monkeypatch.setattr(delegate_onnxruntime.providers.runtime, "products_saturate", lambda: saturates)
     with torch.no_grad():
         program = delegate.to_backend(torch.export.export(module, inputs), "onnxruntime")
         assert_runs(program, "onnxruntime")
@@ -42,4 +42,4 @@ def test_this_cpu() -> None:
     """The query of ONNX Runtime agrees with the CPU's instructions."""
     if (exact := cpu_has_exact_products()) is None:
         pytest.skip("not a CPU of x86-64 with AVX2")
-    assert delegate_onnxruntime.providers.runtime.delegate.products_saturate() is not exact
+    assert delegate_onnxruntime.providers.runtime.products_saturate() is not exact

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from delegate_onnxruntime.dsp import runtime
 from delegate_onnxruntime.dsp.info import versions
-from delegate_onnxruntime.dsp.runtime import delegate as runtime
-from delegate_onnxruntime.dsp.runtime.targets import TARGETS, local_target
+from delegate_onnxruntime.dsp.targets import TARGETS, local_target
 from delegate_onnxruntime.onnx.runtime import session
 from torch import nn
 

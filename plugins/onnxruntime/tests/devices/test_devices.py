@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from delegate_onnxruntime.onnx.runtime.device_memory import OrtMemory
-from delegate_onnxruntime.webgpu.runtime import provider
+from delegate_onnxruntime.webgpu.runtime import SPACE, WebGpuRuntime
 
 import delegate
 from delegate.errors import BackendFailed
@@ -92,7 +92,7 @@ def test_a_partition_that_falls_back_hands_over_on_the_host():
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.bool_])
 def test_memory(dtype):
     require("webgpu")
-    memory = OrtMemory(provider.copier(), 256)
+    memory = WebGpuRuntime().allocate(SPACE, 256)
     tensor = memory.tensor((3, 5), np.dtype(dtype))
     assert tensor.read().shape == (3, 5)
     assert tensor.read().dtype == dtype
@@ -101,4 +101,4 @@ def test_memory(dtype):
 def test_more_memory_than_there_is(capfd):
     require("webgpu")
     with pytest.raises(BackendFailed, match="cannot allocate 1099511627776 bytes of webgpu memory"):
-        OrtMemory(provider.copier(), 1 << 40)
+        WebGpuRuntime().allocate(SPACE, 1 << 40)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from delegate_onnxruntime.onnx.aot.model import to_onnx
 from delegate_onnxruntime.onnx.aot.translations import table_of
-from delegate_onnxruntime.webgpu.aot.operators import OPERATORS
+from delegate_onnxruntime.webgpu.operators import OPERATORS
 from torch._subclasses import FakeTensorMode
 
 from delegate.backend.region import SIZE_DECIDED

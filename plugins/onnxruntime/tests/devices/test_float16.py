@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from delegate_onnxruntime.onnx.aot.model import to_onnx
 from delegate_onnxruntime.onnx.aot.translations import table_of
 from delegate_onnxruntime.onnx.aot.translations.row import scalar
-from delegate_onnxruntime.webgpu.aot.operators import OPERATORS
+from delegate_onnxruntime.webgpu.operators import OPERATORS
 
 from tests.support.functions import Function
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from delegate_onnxruntime.dsp.runtime.delegate import DspRuntime
+from delegate_onnxruntime.dsp.runtime import DspRuntime
 from delegate_onnxruntime.onnx.runtime.blob import OnnxModel
 from delegate_onnxruntime.onnx.runtime.provider import CPU, Provider
 from delegate_onnxruntime.onnx.runtime.session import open_session, session_options

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from delegate_onnxruntime.webgpu.runtime import provider
+from delegate_onnxruntime.webgpu import device
 from torch import nn
 
 from tests.support.availability import require
@@ -70,7 +70,7 @@ def layer(tmp_path_factory) -> Path:
 def lost_and_back(module: nn.Module, layer: Path, folder: Path, keep: bool) -> list[dict[str, Any]]:
     """What two programs of a module say, with the error of each result to eager in place of the result."""
     require("webgpu")
-    if provider.adapter(provider.provider()) is None:
+    if device.adapter(device.provider()) is None:
         pytest.skip("the GPU here is not Vulkan's")
     config: dict[str, Any] = {"backends": ["webgpu"], "partitioning": {"pins": {"pinned*": "portable"}}}
     config["fallback"] = {"keep": True, "policy": "allow"} if keep else {}

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.nn.functional as F
-from delegate_onnxruntime.webgpu.runtime import provider
+from delegate_onnxruntime.webgpu import device
+from delegate_onnxruntime.webgpu.runtime import WebGpuRuntime
 from torch import nn
 from torch.export import Dim
 
@@ -141,7 +142,7 @@ def test_a_value_that_is_two_results():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_element_types_that_the_gpu_lacks_have_a_reason(dtype):
     require("webgpu")
-    is_there = dtype is torch.float16 and not provider.missing(provider.FLOAT16)
+    is_there = dtype is torch.float16 and not device.missing(device.FLOAT16)
     portable = None if is_there else {"aten.linear.default": 1}
     layer, x = nn.Linear(6, 5).to(dtype), torch.ones(2, 6, dtype=dtype)
     program = compiled(layer, (x,), backends="webgpu", portable=portable)
@@ -155,19 +156,19 @@ def test_element_types_that_the_gpu_lacks_have_a_reason(dtype):
 
 def test_a_float16_program_on_a_gpu_without_float16(tmp_path, monkeypatch):
     require("webgpu")
-    if not (reason := provider.missing(provider.FLOAT16)):
+    if not (reason := device.missing(device.FLOAT16)):
         pytest.skip("the GPU here has float16")
-    monkeypatch.setattr(provider, "missing", lambda dtype: "")  # as on the machine that lowered it
+    monkeypatch.setattr(device, "missing", lambda dtype: "")  # as on the machine that lowered it
     program = compiled(nn.ReLU(), (torch.ones(4, dtype=torch.float16),), backends="webgpu")
     program.save(tmp_path / "half.dlg")
-    monkeypatch.setattr(provider, "missing", lambda dtype: reason if dtype == provider.FLOAT16 else "")
+    monkeypatch.setattr(device, "missing", lambda dtype: reason if dtype == device.FLOAT16 else "")
     with pytest.raises(BackendFailed, match=r"does not support float16.*partition webgpu_0 of webgpu.*float32"):
         delegate.load(tmp_path / "half.dlg")
 
 
 def test_a_tensor_beyond_the_limit_of_a_buffer_has_a_reason():
     require("webgpu")
-    found = provider.adapter(provider.provider())
+    found = device.adapter(device.provider())
     if found is None:
         pytest.skip("no Vulkan")
     count = found.largest // 4 + 1
@@ -256,7 +257,7 @@ def test_options_reach_the_session():
     program = compiled(module, (x,), config=config)
     (spec,) = program.program.delegates
     assert (spec.compile_specs["threads"], spec.compile_specs["preferredLayout"]) == (1, "NCHW")
-    settings = provider.settings(spec.compile_specs)
+    settings = WebGpuRuntime.settings(spec.compile_specs)
     assert (settings.intra_op_num_threads, settings.enable_mem_pattern) == (1, False)
     assert relative_error(program(x), module(x)) < 1e-5
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import torch
@@ -31,14 +31,14 @@ from delegate_onnxruntime.dsp.aot.precision import (
 )
 from delegate_onnxruntime.dsp.aot.rewrite import rewrite
 from delegate_onnxruntime.dsp.deviations import DEVIATIONS
-from delegate_onnxruntime.dsp.info import PROVIDER, is_emulated, provider, versions
-from delegate_onnxruntime.dsp.runtime.delegate import OPTIONS, backend_options, settings
-from delegate_onnxruntime.dsp.runtime.targets import DEFAULT, TARGETS, Target, require_consistent
-from delegate_onnxruntime.onnx.aot.backend import OnnxBackend, provider_code
+from delegate_onnxruntime.dsp.info import PROVIDER, is_emulated, versions
+from delegate_onnxruntime.dsp.runtime import OPTIONS, DspRuntime
+from delegate_onnxruntime.dsp.targets import DEFAULT, TARGETS, Target, require_consistent
+from delegate_onnxruntime.onnx.aot.backend import OnnxBackend
 from delegate_onnxruntime.onnx.aot.model import ExportedModel
 from delegate_onnxruntime.onnx.aot.translations import table_of
-from delegate_onnxruntime.onnx.runtime.blob import OnnxModel, pack
-from delegate_onnxruntime.onnx.runtime.provider import Provider, one_line
+from delegate_onnxruntime.onnx.runtime.blob import OnnxModel
+from delegate_onnxruntime.onnx.runtime.provider import one_line
 from delegate_onnxruntime.onnx.runtime.session import add_weights
 
 # y = relu(x) of 8 numbers as a ModelProto: what any target compiles.
@@ -112,6 +112,9 @@ class DspBackend(OnnxBackend):
     deviations = DEVIATIONS
     Options = DspOptions
     library = PROVIDER
+    runtime = DspRuntime
+    wheel = "onnxruntime-qnn"
+    own_paths = MappingProxyType({"backend_path": "get_qnn_htp_path()"})
     may_crash = True  # QNN's compiler dereferences null at some graphs that it does not support
     operators = OPERATORS
     table = table_of(OPERATORS, LIMITS)
@@ -134,19 +137,10 @@ class DspBackend(OnnxBackend):
         verdict = super().check(node) and without_infinity(node) and keeps_nan(node, _loses, self.options.nan)
         return in_integers(node) if verdict and self.options.precision == "integer" else verdict
 
-    def provider(self) -> Provider:
-        return provider()
-
     def settings(self) -> Any:
-        options = settings(self._specs())
+        options = super().settings()
         options.graph_optimization_level = _optimizations()
         return options
-
-    def provider_code(self) -> tuple[str, str]:
-        options = backend_options(self._specs())
-        del options["backend_path"]  # of this machine
-        code = provider_code(PROVIDER, "onnxruntime_qnn", options, {"backend_path": "get_qnn_htp_path()"})
-        return code, "onnxruntime-qnn"
 
     def preprocess(self, region: Region) -> PreprocessResult:
         if refused := infinite_constants(region) | not_rounded(region) | exact_casts(region):
@@ -162,13 +156,10 @@ class DspBackend(OnnxBackend):
             self.refuse_left_to_cpu(exported)  # asked only now, since it takes as long as compiling
             raise RegionFailed(f"QNN does not compile it: {one_line(error)}") from error
         model = OnnxModel(context, (), exported.model.inputs, exported.model.outputs)
-        blob, specs, _ = pack(model)
         notes = [f"for {self.options.target}", f"context binary of {len(context) / 2**20:.1f} MiB"]
-        return PreprocessResult(
-            blob,
-            {**specs, **self._specs(), "versions": versions()},
-            tuple(itertools.chain(notes, nan_notes(region, _loses), notes_on_infinity(region), self._where())),
-        )
+        notes += [*nan_notes(region, _loses), *notes_on_infinity(region)]
+        notes += ["emulated on this machine"] if is_emulated(self.provider()) else []
+        return self.pack(model, notes, {"versions": versions()})
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         super().check_artifact(region, artifact)
@@ -185,9 +176,6 @@ class DspBackend(OnnxBackend):
                 where=one_line(error),
                 remedy=f"name a chip that QNN supports, e.g. soc: {DEFAULT}, and a vtcm_mb that it has",
             ) from error
-
-    def _where(self) -> list[str]:
-        return ["emulated on this machine"] if is_emulated(provider()) else []
 
     def _specs(self) -> dict[str, Any]:
         options, target = self.options, self.options.target

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch.fx import Node
@@ -19,15 +20,21 @@ from delegate_onnxruntime.onnx.aot.model import ExportedModel, require_graph, to
 from delegate_onnxruntime.onnx.aot.number_checks import cut_off, too_large
 from delegate_onnxruntime.onnx.aot.translations import TRANSLATIONS, Operators
 from delegate_onnxruntime.onnx.aot.translations.row import Translation
-from delegate_onnxruntime.onnx.runtime.blob import unpack
+from delegate_onnxruntime.onnx.runtime.backend import OnnxRuntime
+from delegate_onnxruntime.onnx.runtime.blob import OnnxModel, pack, unpack
 from delegate_onnxruntime.onnx.runtime.provider import Provider, one_line
 from delegate_onnxruntime.onnx.runtime.session import add_weights, may_hold_code, new_session
 
-_PROVIDER = """import onnxruntime
+_BUILT_IN = """import onnxruntime
+
+options = onnxruntime.SessionOptions()
+options.add_provider({provider!r}, {options})
+"""
+_IN_A_WHEEL = """import onnxruntime
 import {module}
 
-onnxruntime.register_execution_provider_library("{provider}", {module}.get_library_path())
-devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == "{provider}"]
+onnxruntime.register_execution_provider_library({provider!r}, {module}.get_library_path())
+devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == {provider!r}]
 options = onnxruntime.SessionOptions()
 options.add_provider_for_devices(devices, {options})
 """
@@ -41,22 +48,6 @@ def run(inputs):
 """
 
 
-def provider_code(
-    provider: str, module: str, options: Mapping[str, str], calls: Mapping[str, str] | None = None
-) -> str:
-    """Return Python that creates `options`, a SessionOptions, for the provider of a separate library.
-
-    Args:
-        provider: the name of the provider.
-        module: the library's module, which has `get_library_path`.
-        options: the provider's options.
-        calls: further options: name -> a call of a function in the module, e.g. "get_path()".
-    """
-    entries = [f"{name!r}: {value!r}" for name, value in options.items()]
-    entries += [f"{name!r}: str({module}.{call})" for name, call in (calls or {}).items()]
-    return _PROVIDER.format(provider=provider, module=module, options="{" + ", ".join(entries) + "}")
-
-
 class OnnxBackend(TableBackend):
     """A backend on one provider of ONNX Runtime.
 
@@ -65,8 +56,11 @@ class OnnxBackend(TableBackend):
     to the CPU are planned on other backends.
     """
 
+    runtime: ClassVar[type[OnnxRuntime]]
     operators: Operators
     table: LoweringTable[Translation]
+    wheel: str  # the distribution of the provider's library, whose module has its name with "_"; empty if built in
+    own_paths: ClassVar[Mapping[str, str]] = MappingProxyType({})  # provider's option -> a call in that module
     space: ClassVar[str] = ""  # of `PreprocessResult`
     wrong_if_empty: ClassVar[Set[str] | None] = MEANS  # see `collapsed_sizes`
 
@@ -101,14 +95,24 @@ class OnnxBackend(TableBackend):
     def reproduction(self, artifact: PreprocessResult) -> Reproduction:
         data = [memoryview(part) for part in artifact.data]
         model = unpack(memoryview(artifact.blob), data, artifact.compile_specs)
-        code, package = self.provider_code()
-        return Reproduction(
-            {"model.onnx": with_weights(model)}, code + _RUN.format(shapes=model.shapes), ("onnxruntime", package)
-        )
+        code = self._session_code() + _RUN.format(shapes=model.shapes)
+        return Reproduction({"model.onnx": with_weights(model)}, code, ("onnxruntime", *filter(None, [self.wheel])))
 
-    @abstractmethod
-    def provider_code(self) -> tuple[str, str]:
-        """Return Python that adds the provider to `options`, a SessionOptions, and the distribution that it needs."""
+    def _session_code(self) -> str:
+        """Return Python that creates `options`, a SessionOptions on the provider."""
+        module = self.wheel.replace("-", "_")
+        options = self.runtime.provider_options(self._specs())
+        entries = [f"{name!r}: {value!r}" for name, value in options.items() if name not in self.own_paths]
+        entries += [f"{name!r}: str({module}.{call})" for name, call in self.own_paths.items()]
+        code = _IN_A_WHEEL if self.wheel else _BUILT_IN
+        return code.format(provider=self.library, module=module, options="{" + ", ".join(entries) + "}")
+
+    def pack(
+        self, model: OnnxModel, notes: Sequence[str], specs: Mapping[str, Any] = MappingProxyType({})
+    ) -> PreprocessResult:
+        """Return the artifact of a model, with further compile specs."""
+        blob, own, data = pack(model)
+        return PreprocessResult(blob, {**own, **self._specs(), **specs}, tuple(notes), self.space, data)
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         """Raise an exception if the specs of a cached artifact do not fit its region and the options."""
@@ -134,13 +138,13 @@ class OnnxBackend(TableBackend):
         if left:
             raise RegionRefused(left)
 
-    @abstractmethod
     def provider(self) -> Provider:
-        """Return the provider; raises BackendUnavailable if it is absent."""
+        """Return the provider; raise BackendUnavailable if it is absent."""
+        return self.runtime.provider(self._specs())
 
-    @abstractmethod
-    def settings(self) -> object:
+    def settings(self) -> Any:
         """Return SessionOptions on the provider, from the options of the backend."""
+        return self.runtime.settings(self._specs())
 
     @abstractmethod
     def _specs(self) -> dict[str, Any]:

@@ -108,6 +108,19 @@ def require_graph(model: OnnxModel) -> None:
             raise ValueError(f"its weight {weight.name} differs from the declared one")
 
 
+def import_onnx() -> Any:
+    """Return the package onnx; raise BackendUnavailable if it is absent."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise _cannot_export(error) from error
+    return onnx
+
+
+def _cannot_export(error: ImportError) -> BackendUnavailable:
+    return BackendUnavailable("exporting to ONNX needs onnx and onnxscript", where=str(error), remedy=INSTALL)
+
+
 def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
     """Return the exporter's model in onnx_ir; suppress its warnings and log lines, which are for its own developers."""
     quiet = limit_logs("torch.onnx", "onnx_ir")
@@ -125,9 +138,7 @@ def _export(program: ExportedProgram, table: LoweringTable[Translation]) -> Any:
                 custom_translation_table=_translations(program, table),
             )
     except ImportError as error:
-        raise BackendUnavailable(
-            "exporting to ONNX needs onnx and onnxscript", where=str(error), remedy=INSTALL
-        ) from error
+        raise _cannot_export(error) from error
     except Exception as error:  # the exporter wraps whatever its translations raise
         cause = error.__cause__ or error
         if isinstance(cause, SIZE_DECIDED):

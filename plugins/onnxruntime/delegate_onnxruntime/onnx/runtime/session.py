@@ -95,9 +95,7 @@ def new_session(graph: bytes, settings: Any) -> Any:
             return onnxruntime.InferenceSession(graph, settings, enable_fallback=0)
 
 
-def session_options(
-    provider: Provider, options: Mapping[str, str], *, threads: int = 0, memory_pattern: bool = True
-) -> Any:
+def session_options(provider: Provider, options: Mapping[str, str], *, threads: int = 0) -> Any:
     """Return the options of a session on a provider.
 
     Args:
@@ -105,14 +103,12 @@ def session_options(
         options: the provider's own options.
         threads: number of host threads, which prepare the device's work; 0: the default. ONNX Runtime chooses it
             only if this process may use the whole machine, because its threads would leave an affinity mask.
-        memory_pattern: true to allocate the memory of a shape as one block after its first run.
     """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = FATAL
     settings.intra_op_num_threads = library_threads(threads)
-    settings.enable_mem_pattern = memory_pattern
     # Threads that spin until the next call use the cores of other partitions, which run in between.
     settings.add_session_config_entry("session.force_spinning_stop", "1")
     # Pad_Fusion (ONNX Runtime 1.31) makes zeros before a maximum the padding of the window, which is never the maximum.

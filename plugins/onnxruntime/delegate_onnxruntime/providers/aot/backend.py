@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,21 +22,19 @@ from delegate.backend.quantizable import QuantizationScheme
 from delegate.backend.special_values import PASSING, POOLS, keeps_infinity
 from delegate.edge.node import op_name
 from delegate.verdict import Verdict
-from delegate_onnxruntime.onnx.aot.backend import OnnxBackend, provider_code
+from delegate_onnxruntime.onnx.aot.backend import OnnxBackend
 from delegate_onnxruntime.onnx.aot.model import ExportedModel
 from delegate_onnxruntime.onnx.aot.translations import TRANSLATIONS, table_of
-from delegate_onnxruntime.onnx.runtime.blob import pack
-from delegate_onnxruntime.onnx.runtime.provider import CPU, Provider
-from delegate_onnxruntime.providers.aot.conversion import convertible
-from delegate_onnxruntime.providers.aot.fusions import notes_on_floats, save_optimized
+from delegate_onnxruntime.onnx.runtime.provider import CPU
 from delegate_onnxruntime.providers.aot.operators import LIMITS, LOSING_NAN, operators_of
-from delegate_onnxruntime.providers.aot.patterns import LIBRARY
+from delegate_onnxruntime.providers.aot.patterns import LIBRARY, SCHEMES
 from delegate_onnxruntime.providers.aot.rewrite import IN_INTEGERS, KNOWN, PATTERNS, rewritten
-from delegate_onnxruntime.providers.aot.schemes import SCHEMES
 from delegate_onnxruntime.providers.deviations import DEVIATIONS
-from delegate_onnxruntime.providers.runtime.delegate import provider_options, settings
-from delegate_onnxruntime.providers.runtime.installed import find, plugin_wheels
+from delegate_onnxruntime.providers.info import find, plugin_wheels
+from delegate_onnxruntime.providers.runtime import OnnxRuntimeRuntime
 
+_FILE, _WEIGHTS = "optimized.onnx", "optimized.weights"
+_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _DECODED = frozenset(DECODES) - KNOWN  # constants that the rewrite decodes
 _CODED = frozenset({torch.float32, torch.int8, torch.uint8, torch.int32, torch.int64})
 _LOSES = floats_of(LOSING_NAN)
@@ -66,14 +66,15 @@ class OnnxRuntimeBackend(OnnxBackend):
     name = "onnxruntime"
     Options = OnnxRuntimeOptions
     deviations = DEVIATIONS
+    runtime = OnnxRuntimeRuntime
     table = table_of({name: frozenset() for rows in TRANSLATIONS.values() for r in rows for name in r.lower.needs})
 
     def __init__(self, options: OnnxRuntimeOptions) -> None:
         super().__init__(options)
-        self.library, self._provider = options.provider, find(options.provider)
+        self.library, self._is_cpu = options.provider, options.provider == CPU
+        self.wheel = "" if find(options.provider).built_in else plugin_wheels()[options.provider][0]
         self.operators = operators_of(options.provider)
         self.table = table_of(self.operators, LIMITS.get(options.provider))
-        self._is_cpu = options.provider == CPU
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -105,20 +106,6 @@ class OnnxRuntimeBackend(OnnxBackend):
             return ()
         return [c for c in PATTERNS.claims(node) if c.name != IN_INTEGERS or all(map(self.check, c.nodes))]
 
-    def provider(self) -> Provider:
-        return self._provider
-
-    def settings(self) -> Any:
-        return settings(self._provider, self._specs())
-
-    def provider_code(self) -> tuple[str, str]:
-        name, options = self.options.provider, provider_options(self._specs())
-        if self._provider.built_in:
-            created = "import onnxruntime\n\noptions = onnxruntime.SessionOptions()\n"
-            return f"{created}options.add_provider({name!r}, {options})\n", "onnxruntime"
-        wheel, library = plugin_wheels()[name]
-        return provider_code(name, library.__module__.partition(".")[0], options), wheel
-
     def preprocess(self, region: Region) -> PreprocessResult:
         if not self._is_cpu:
             return super().preprocess(region)
@@ -126,20 +113,39 @@ class OnnxRuntimeBackend(OnnxBackend):
         return replace(lowered, notes=(*lowered.notes, *in_floats))
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        from delegate_onnxruntime.providers.aot.conversion import convertible
+
         if self._is_cpu:
             exported = replace(exported, model=convertible(exported.model))
         in_floats: tuple[str, ...] = ()
         if self._is_cpu and any(op_name(node) == QUANTIZE for node in region.calls):
             with TemporaryDirectory(prefix="delegate-onnxruntime-") as folder:
-                self.refuse_left_to_cpu(exported, save_optimized(self.settings(), folder))
-                in_floats = tuple(notes_on_floats(folder))
+                self.refuse_left_to_cpu(exported, _save_optimized(self.settings(), folder))
+                in_floats = tuple(_notes_on_floats(folder))
         else:
             self.refuse_left_to_cpu(exported)
-        blob, specs, data = pack(exported.model)
         count = len(exported.operators)
         note = f"{count} ONNX operator{'s' * (count != 1)}, checked on {self.library}"
-        notes = (note, *in_floats, *nan_notes(region, _LOSES))
-        return PreprocessResult(blob, {**specs, **self._specs()}, notes, data=data)
+        return self.pack(exported.model, (note, *in_floats, *nan_notes(region, _LOSES)))
 
     def _specs(self) -> dict[str, Any]:
         return dict(self.options.model_dump())
+
+
+def _save_optimized(settings: Any, folder: str) -> Any:
+    """Let a session write the model that it runs to a folder; return its options."""
+    settings.optimized_model_filepath = str(Path(folder) / _FILE)
+    settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
+    settings.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    return settings
+
+
+def _notes_on_floats(folder: str) -> Iterator[str]:
+    """Yield notes on the operators that read decoded integers in a model that a session wrote."""
+    import onnx
+
+    graph = onnx.load_model(Path(folder) / _FILE, load_external_data=False).graph
+    decoded = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    floats = (n.op_type for n in graph.node if n.op_type not in _CONVERSIONS and not decoded.isdisjoint(n.input))
+    for name, count in sorted(Counter(floats).items()):
+        yield f"computed in floats, not in integers: {name}{f' ({count} times)' if count > 1 else ''}"

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import onnx
 import torch
 
 from delegate.backend.lowering import Check
 from delegate_onnxruntime.dsp.aot.operators import LIMITS as QNN
-from delegate_onnxruntime.onnx.aot.model import OPSET
+from delegate_onnxruntime.onnx.aot.model import OPSET, import_onnx
 from delegate_onnxruntime.onnx.aot.translations import TRANSLATIONS, Operators
-from delegate_onnxruntime.webgpu.aot.operators import LIMITS as WEBGPU
+from delegate_onnxruntime.webgpu.operators import LIMITS as WEBGPU
 
 # https://onnx.ai/onnx/repo-docs/IR.html, names of element types in kernel definitions and schemas. Kernels of this
 # project run float64, since ONNX and torch's exporter hold the numbers among arguments in float32.
@@ -80,7 +79,7 @@ def _name() -> set[str]:
 
 
 def _dtypes(name: str, kernels: Iterable[Any]) -> Iterator[torch.dtype]:
-    schema: Any = onnx.defs.get_schema(name.partition("(")[0], OPSET)
+    schema: Any = import_onnx().defs.get_schema(name.partition("(")[0], OPSET)
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     kinds = _kinds(schema, allowed)
     own: list[Mapping[str, Iterable[str]]] = [

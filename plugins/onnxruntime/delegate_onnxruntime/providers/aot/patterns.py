@@ -1,4 +1,8 @@
-"""The quantized patterns that ONNX Runtime runs as one operator on the CPU: support checks of nodes, without values."""
+"""The integers of ONNX Runtime's CPU provider: operators for quantizers, and patterns that it runs as one operator.
+
+Source: the selectors in onnxruntime/core/optimizer/qdq_transformer/selectors_actions of
+https://github.com/microsoft/onnxruntime, and ONNX Runtime 1.31 itself, queried for each operator.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Sequence
 from torch.fx import Node
 
 from delegate.backend import quantized_layers
+from delegate.backend.quantizable import integer_operators, library_schemes
 from delegate.backend.quantized_layers import Layer, Ranges, find_layer
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -14,6 +19,13 @@ from delegate.verdict import YES, Reason, Verdict, no
 # Of MatMulNBits and GatherBlockQuantized: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 LEAST_BLOCK = 16
 LIBRARY = "ONNX Runtime"
+
+SCHEMES = library_schemes(
+    products=("aten.mm.default", "aten.bmm.default", "aten.matmul.default"),
+    functions=tuple(f"aten.{name}.default" for name in ("_adaptive_avg_pool2d", "avg_pool2d", "sigmoid", "leaky_relu")),
+    group=16,
+)
+INTEGERS = integer_operators(SCHEMES[0])
 
 
 def _blocks(weight: Node) -> Verdict:

@@ -39,12 +39,12 @@ from delegate.backend.run_time_ranges import RunTimeRange
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
 from delegate_onnxruntime.providers.aot.patterns import (
+    INTEGERS,
     LEAST_BLOCK,
     check_blocks,
     match_layer,
     match_table,
 )
-from delegate_onnxruntime.providers.aot.schemes import INTEGERS
 
 aten = torch.ops.aten
 _MOST_BLOCK = 256  # of MatMulNBits

@@ -8,24 +8,19 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-from delegate.backend.info import Availability
 from delegate.errors import DelegateError
 from delegate_onnxruntime.onnx.runtime.blob import OnnxModel
-from delegate_onnxruntime.onnx.runtime.device_memory import Copier
 from delegate_onnxruntime.onnx.runtime.provider import Provider, device, one_line, register
 from delegate_onnxruntime.onnx.runtime.session import open_session, session_options
 
 INSTALL = "pip install 'delegate-onnxruntime[gpu]'"
 PROVIDER = "WebGpuExecutionProvider"
-SPACE = "webgpu"  # the device's memory, as ONNX Runtime names it
 NO_DEVICE = "there is no GPU that Dawn can use through Vulkan, Direct3D 12 or Metal"
 DRIVER = "install the GPU's driver, on Linux one with Vulkan and its loader (Debian: apt-get install libvulkan1)"
 FLOAT, FLOAT16 = 1, 10  # ONNX's codes of element types
@@ -53,7 +48,7 @@ def missing(dtype: int) -> str:
     graph = _ADD % b"".join(_VALUE % (field, name, dtype) for field, name in ((b"Z", b"x"), (b"b", b"y")))
     x = np.ones(1, np.float32 if dtype == FLOAT else np.float16)
     try:
-        session = _open(graph)
+        session = open_graph(graph)
         with device(PROVIDER).lock:
             session.run(None, {"x": x})
             del session
@@ -64,7 +59,7 @@ def missing(dtype: int) -> str:
     return ""
 
 
-def _open(graph: bytes) -> Any:
+def open_graph(graph: bytes) -> Any:
     """Return a session of a model without weights."""
     return open_session(OnnxModel(graph), session_options(provider(), {}), provider())
 
@@ -75,31 +70,6 @@ def no_device() -> str:
         return NO_DEVICE
     reason = missing(FLOAT)
     return f"{NO_DEVICE} ({reason})" if reason else ""
-
-
-def settings(specs: Mapping[str, Any]) -> Any:
-    """Return session options for compile specs; they belong to one session and are used once."""
-    return session_options(
-        provider(),
-        provider_options(specs),
-        threads=specs.get("threads", 0),
-        memory_pattern=specs.get("memory_pattern", True),
-    )
-
-
-def provider_options(specs: Mapping[str, Any]) -> dict[str, str]:
-    """Return the provider's own options for compile specs."""
-    options = {name: specs[name] for name in _OPTIONS if specs.get(name)}
-    return {"enableInt64": "1", **options}  # sizes and indices are int64
-
-
-def copier() -> Copier:
-    """Return the object that allocates and copies memory of the device."""
-    return Copier(PROVIDER, SPACE, _open)
-
-
-# https://onnxruntime.ai/docs/execution-providers/WebGPU-ExecutionProvider.html
-_OPTIONS = ("preferredLayout", "powerPreference", "storageBufferCacheMode", "validationMode")
 
 
 def is_software(registered: Provider) -> bool:
@@ -124,18 +94,6 @@ def _device_name(registered: Provider) -> str:
     """Return the name of the device in ONNX Runtime."""
     device = registered.devices[0].device
     return " ".join(part for part in (device.vendor, device.metadata.get("Description", "")) if part) or "GPU"
-
-
-def probe() -> Availability:
-    """Probe for a GPU, real or emulated by software."""
-    try:
-        registered, reason = provider(), no_device()
-    except DelegateError as error:
-        return Availability(ok=False, reason=f"{error.what}: {error.where}")
-    if reason:
-        return Availability(ok=False, reason=reason, remedy=DRIVER)
-    versions = {name: metadata.version(name) for name in ("onnxruntime", "onnxruntime-ep-webgpu")}
-    return Availability(ok=True, versions=versions, devices=(describe(registered),), stand_in=is_software(registered))
 
 
 _CPU = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU

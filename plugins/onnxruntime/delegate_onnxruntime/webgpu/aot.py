@@ -16,14 +16,14 @@ from delegate.backend.special_values import EXTREMES, MOVES, PASSING, keeps_infi
 from delegate.edge.node import op_name, tensors
 from delegate.errors import BackendUnavailable
 from delegate.verdict import Reason, Verdict, no
-from delegate_onnxruntime.onnx.aot.backend import OnnxBackend, provider_code
+from delegate_onnxruntime.onnx.aot.backend import OnnxBackend
 from delegate_onnxruntime.onnx.aot.model import ExportedModel
 from delegate_onnxruntime.onnx.aot.translations import table_of
-from delegate_onnxruntime.onnx.runtime.blob import pack
 from delegate_onnxruntime.onnx.runtime.provider import Provider
-from delegate_onnxruntime.webgpu.aot.operators import LIMITS, OPERATORS
+from delegate_onnxruntime.webgpu import device
 from delegate_onnxruntime.webgpu.deviations import DEVIATIONS
-from delegate_onnxruntime.webgpu.runtime import provider
+from delegate_onnxruntime.webgpu.operators import LIMITS, OPERATORS
+from delegate_onnxruntime.webgpu.runtime import SPACE, WebGpuRuntime
 
 
 class WebGpuOptions(aot.Options):
@@ -55,57 +55,42 @@ class WebGpuBackend(OnnxBackend):
     name = "webgpu"
     deviations = DEVIATIONS
     Options = WebGpuOptions
-    library = provider.PROVIDER
+    library = device.PROVIDER
+    runtime = WebGpuRuntime
+    wheel = "onnxruntime-ep-webgpu"
     operators = OPERATORS
     table = table_of(OPERATORS, LIMITS)
-    space = provider.SPACE
+    space = SPACE
     wrong_if_empty = None
 
     @cached_property
     def _here(self) -> Provider | None:
         """Return the provider; None without a GPU: regions are then compiled for another machine, unchecked."""
         try:
-            return None if provider.no_device() else provider.provider()
+            return None if device.no_device() else device.provider()
         except BackendUnavailable:
             return None
 
     def check(self, node: Node) -> Verdict:
-        adapter = None if self._here is None else provider.adapter(self._here)
+        adapter = None if self._here is None else device.adapter(self._here)
         for other in (node, *node.all_input_nodes):
             for tensor in tensors(other):
                 size = tensor.numel() * tensor.element_size()
                 if adapter is not None and isinstance(size, int) and size > adapter.largest:
                     what = f"{other.name} has {size} bytes, but {adapter.name} allows {adapter.largest} per buffer"
                     return no(Reason.SIZE, what, "split it in the model")
-                if self._here and tensor.dtype is torch.float16 and (why := provider.missing(provider.FLOAT16)):
+                if self._here and tensor.dtype is torch.float16 and (why := device.missing(device.FLOAT16)):
                     return no(Reason.DTYPE, f"{other.name} is float16, which the GPU does not support: {why}")
         verdict = keeps_nan(node, _loses, self.options.nan) and keeps_infinity(node, EXTREMES, PASSING)
         return verdict and super().check(node)
 
-    def provider(self) -> Provider:
-        return provider.provider()
-
-    def settings(self) -> Any:
-        return provider.settings(self._specs())
-
-    def provider_code(self) -> tuple[str, str]:
-        options = provider.provider_options(self._specs())
-        return provider_code(provider.PROVIDER, "onnxruntime_ep_webgpu", options), "onnxruntime-ep-webgpu"
-
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
+        where = "compiled without checks on a GPU: none was found"
         if self._here is not None:
             self.refuse_left_to_cpu(exported)
-        blob, specs, data = pack(exported.model)
-        notes = [
-            f"{len(exported.operators)} ONNX operators",
-            "compiled without checks on a GPU: none was found"
-            if self._here is None
-            else f"checked on {provider.describe(self._here)}",
-            *nan_notes(region, _loses),
-        ]
-        return PreprocessResult(
-            blob, {**specs, **self._specs(), "float16": _has_float16(region)}, tuple(notes), self.space, data
-        )
+            where = f"checked on {device.describe(self._here)}"
+        notes = (f"{len(exported.operators)} ONNX operators", where, *nan_notes(region, _loses))
+        return self.pack(exported.model, notes, {"float16": _has_float16(region)})
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
         super().check_artifact(region, artifact)

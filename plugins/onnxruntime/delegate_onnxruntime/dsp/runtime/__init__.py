@@ -1,1 +1,0 @@
-"""Runs programs on Qualcomm's DSP, through ONNX Runtime. Needs no torch."""

@@ -1,1 +1,0 @@
-"""Runs programs on a provider. Needs no torch."""

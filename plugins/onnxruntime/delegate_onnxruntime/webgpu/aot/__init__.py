@@ -1,1 +1,0 @@
-"""Lowering of regions for GPUs by WebGPU. Needs torch."""

@@ -1,1 +1,0 @@
-"""Runs programs on GPUs by WebGPU, through ONNX Runtime. Needs no torch."""
