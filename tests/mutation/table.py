@@ -139,7 +139,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     (f"{_ONNX}/translations/products.py", ".tril().bool()", ".triu().bool()", "attention: causal mask",
      (f"{_ON_DEVICES}/test_attention.py",)),
     (f"{_ONNX}/number_checks.py", "_MOST = 2**31 - 1", "_MOST = 2**60", "bias that exceeds 32 bits is taken",
-     (f"{_ON_DEVICES}/test_biases.py",)),
+     ("plugins/onnxruntime/tests/test_biases.py",)),
     # -- emitter
     ("emit/guards.py", "ast.Gt: Op.LT, ast.GtE: Op.LE", "ast.Gt: Op.LE, ast.GtE: Op.LT", "guard: comparison",
      ("e2e/test_guards.py",)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases.inner_operators import assert_operators, assert_table
+from tests.support.cases.inner_operators import assert_operators
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -16,7 +16,3 @@ def test_operators(dynamic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     operators = assert_operators("onnxruntime", "Conv", "Gemm", dynamic=dynamic)
     assert not any(e.name.endswith("_kernel_time") for e in operators)
     assert not list(tmp_path.glob("delegate-*"))  # profiles are removed
-
-
-def test_table() -> None:
-    assert_table("onnxruntime")

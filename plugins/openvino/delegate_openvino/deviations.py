@@ -12,8 +12,8 @@ _KEPT, _REJECTED, _REWRITTEN = Handling.KEPT, Handling.REJECTED, Handling.REWRIT
 _ROWS = "plugins/openvino/tests/test_rows.py"
 _RELATIVE = "plugins/openvino/tests/test_relative_errors.py"
 _REMAINDERS = "plugins/openvino/tests/test_remainders.py"
-_LONG = "plugins/openvino/tests/test_long_sums.py"
-_PIXELS = "plugins/openvino/tests/test_pixels.py"
+_LONG = "plugins/openvino/tests/test_shared.py"
+_PIXELS = "plugins/openvino/tests/test_shared.py"
 _DIFFERENCES = "plugins/openvino/tests/test_kept_differences.py"
 _SPECIAL = "plugins/openvino/tests/test_special_values.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.cases.casts import DTYPES, SIGNS, check_signs, lowered, names, ran, taken
+from tests.support.cases.casts import DTYPES, lowered, names, ran, taken
 from tests.support.lowering import assert_same, refused
 from tests.support.sampling import every
 
@@ -29,11 +29,6 @@ def test_the_default_drops_no_rounding(to: torch.dtype) -> None:
     program = lowered(lambda v: v.to(to).float(), x, "openvino")
     assert refused(program, "openvino") == {"aten._to_copy.default": 1}  # the one that rounds
     assert torch.equal(program(x), x.to(to).float())
-
-
-@pytest.mark.parametrize("name", [*SIGNS, "all"])
-def test_signs(name: str) -> None:
-    check_signs("openvino", name)
 
 
 @pytest.mark.parametrize("equation", ["i,i->", "ij,ij->"])

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cases.inner_operators import assert_operators, assert_table
+from tests.support.cases.inner_operators import assert_operators
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_layers(dynamic: bool) -> None:
     assert_operators("openvino", "Convolution", "FullyConnected", dynamic=dynamic)
-
-
-def test_table() -> None:
-    assert_table("openvino")

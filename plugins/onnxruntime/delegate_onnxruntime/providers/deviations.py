@@ -14,7 +14,7 @@ _KEPT = "plugins/onnxruntime/tests/test_kept_differences.py"
 _INFINITE = ("NaN", "infinities", "only -infinity")  # groups of points
 
 DEVIATIONS = (
-    *nearest_deviations("ONNX Runtime 1.31.1", "plugins/onnxruntime/tests/test_pixels.py"),
+    *nearest_deviations("ONNX Runtime 1.31.1", "plugins/onnxruntime/tests/test_shared.py"),
     _row(("aten.sigmoid", "aten.silu", "aten.glu"), "inputs below -5",
          "has an absolute error of 1e-7 and returns 0 for float32 from -18 down", "keeps the digits of small results",
          Handling.REWRITTEN, _RELATIVE, "It is computed as 1 / (1 + exp(-x)); Sigmoid stays between quantized values."),
