@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from torch.export import Dim
 
 import delegate
 from delegate.backends.xnnpack.aot.lowerings.gather_scatter import evenly_repeated, runs
 from delegate.testing import assert_same
-from tests.backends.xnnpack.harness import AfterConv, assert_as_eager, lower, run
+from tests.backends.xnnpack.harness import AfterConv, run
 from tests.support.functions import Function
 
 torch.manual_seed(0)
@@ -85,36 +84,6 @@ def test_after_convolution(name):
     module = AfterConv(SAME[name])
     lowered = run(module, (torch.randn(2, 3, 4, 9),), 1e-4, 1e-5)
     assert lowered.transposes <= 1 + len(lowered.region.outputs)
-
-
-N, T = {0: Dim("n", min=2, max=64)}, {1: Dim("t", min=4, max=64)}
-DYNAMIC = {
-    "slice_other": (lambda x: x[:, 1:4], N),
-    "slice_tail": (lambda x: x[:, 2:], T),
-    "slice_head": (lambda x: x[:, :-2], T),
-    "slice_both": (lambda x: x[:, 1:-1], T),
-    "slice_first": (lambda x: x[:, :3], T),
-    "select_last": (lambda x: x[:, -1], T),
-    "select_first": (lambda x: x[:, 0], T),
-    "select_between_two": (lambda x: x[..., 3], {0: Dim("batch", max=64), 1: Dim("length", max=64)}),
-    "step": (lambda x: x[..., 1::2], N),
-    "slice_scatter": (lambda x: x.slice_scatter(x[:, 3:5], 1, 1, 3), N),
-    "select_scatter": (lambda x: x.select_scatter(x[..., 2].neg(), 3, 4), T),
-    "split": (lambda x: x.split([2, 3, 4], -1), T),
-    "cat": (lambda x: torch.cat([x, x.neg(), C], 1), T),
-    "roll": (lambda x: x.roll(2, 2), T),
-    "mask": (lambda x: x.masked_fill(MASK, 0.5), T),
-}
-
-
-@pytest.mark.parametrize("name", DYNAMIC)
-def test_dynamic(name):
-    function, dims = DYNAMIC[name]
-    module = Function(function)
-    lowered = lower(module, (X,), ((dims,),))
-    for size in (6, 11):
-        x = torch.randn([size if d in dims else s for d, s in enumerate(X.shape)])
-        assert_as_eager(module, (x,), lowered, 0, 0)
 
 
 def assigned(key, value):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.backends.xnnpack.harness import assert_as_eager, lower, run
+from tests.backends.xnnpack.harness import run
 from tests.support.functions import Function
 
 MAX = {
@@ -85,22 +85,3 @@ def test_global_max_pool():
 def test_1d(module):
     torch.manual_seed(0)
     run(module, (torch.randn(2, 4, 15),), 1e-5, 1e-6)
-
-
-def test_dynamic_batch():
-    torch.manual_seed(0)
-    module = nn.MaxPool2d(3, 2, 1)
-    lowered = lower(module, (torch.randn(2, 4, 9, 9),), ({0: torch.export.Dim("n", min=1, max=16)},))
-    for n in (2, 5, 1):
-        assert_as_eager(module, (torch.randn(n, 4, 9, 9),), lowered, 0, 0)
-
-
-@pytest.mark.parametrize("padding", [0, 1])
-@pytest.mark.parametrize(("stride", "ceil"), [(1, False), (1, True), (2, False)])
-def test_max_pool_over_dynamic_sizes(stride, ceil, padding):
-    torch.manual_seed(0)
-    module = nn.MaxPool2d(3, stride, padding, ceil_mode=ceil)
-    dims = {2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}
-    lowered = lower(module, (torch.randn(1, 2, 9, 10) - 3,), (dims,))
-    for height, width in ((9, 10), (7, 8), (12, 11)):
-        assert_as_eager(module, (torch.randn(1, 2, height, width) - 3,), lowered, 0, 0)

@@ -3,9 +3,8 @@
 import pytest
 import torch
 from torch import nn
-from torch.export import Dim
 
-from tests.backends.xnnpack.harness import assert_as_eager, lower, run
+from tests.backends.xnnpack.harness import run
 from tests.support.functions import Function
 
 torch.manual_seed(0)
@@ -60,11 +59,3 @@ def test_logsumexp_of_infinities():
     x = X.clone()
     x[0, :, 0, 0], x[1, 1, 1, 1], x[1, 0, 2, 2] = -torch.inf, torch.inf, -torch.inf
     run(Function(lambda x: torch.logsumexp(x, 1)), (x,))
-
-
-@pytest.mark.parametrize("name", ["mean", "max_values", "var_biased", "norm", "logsumexp"])
-def test_dynamic(name):
-    module = Function(SAME[name])
-    lowered = lower(module, (X,), (({0: Dim("n", min=2, max=64)},),))
-    for n in (2, 7):
-        assert_as_eager(module, (torch.randn(n, 3, 4, 5),), lowered, 1e-5, 2e-6)

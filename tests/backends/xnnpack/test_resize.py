@@ -3,10 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from torch.export import Dim
 from torch.nn.functional import interpolate, pad
 
-from tests.backends.xnnpack.harness import assert_as_eager, lower, run
+from tests.backends.xnnpack.harness import run
 from tests.support.functions import Function
 
 torch.manual_seed(0)
@@ -86,22 +85,3 @@ def test_pixel_shuffle_between_convolutions():
 def test_upsampling_after_a_convolution_stays_in_nhwc():
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2), nn.ReflectionPad2d(1), nn.Conv2d(4, 2, 3))
     assert run(module, (X,), 1e-4, 1e-5).transposes == 2
-
-
-N, H = {0: Dim("n", min=2, max=16)}, {2: Dim("h", min=4, max=64)}
-DYNAMIC = {
-    "pad": (Function(pad, (1, 1, 2, 0)), N),
-    "pad_dynamic": (Function(pad, (1, 1, 2, 0)), H),
-    "reflect": (Function(pad, (1, 1, 2, 0), mode="reflect"), N),
-    "bilinear": (Function(interpolate, size=(9, 9), mode="bilinear"), N),
-    "nearest": (Function(interpolate, scale_factor=2.0), N),
-}
-
-
-@pytest.mark.parametrize("name", DYNAMIC)
-def test_dynamic(name):
-    module, dims = DYNAMIC[name]
-    lowered = lower(module, (X,), ((dims,),))
-    for size in (6, 9):
-        x = torch.randn([size if d in dims else s for d, s in enumerate(X.shape)])
-        assert_as_eager(module, (x,), lowered, 1e-5, 2e-6)

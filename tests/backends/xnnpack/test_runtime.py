@@ -16,46 +16,6 @@ from tests.backends.xnnpack.harness import assert_as_eager, lower
 from tests.support.functions import Function
 
 
-def batch(n):
-    return {0: Dim("n", min=1, max=n)}
-
-
-def image(n, h=12, w=12):
-    return torch.randn(n, 4, h, w)
-
-
-DYNAMIC = {
-    "convolution": (nn.Conv2d(4, 6, 3, 2, 1), [(image(2),), (image(5),), (image(1),)], (batch(8),)),
-    "height and width": (
-        nn.Conv2d(4, 6, 3, 1, 1),
-        [(image(1),), (image(1, 20, 15),)],
-        ({2: Dim("h", min=8, max=64), 3: Dim("w", min=8, max=64)},),
-    ),
-    "transposed convolution": (nn.ConvTranspose2d(4, 6, 3, 2, 1, 1), [(image(2),), (image(3),)], (batch(8),)),
-    "1d": (nn.Conv1d(4, 6, 3, 1, 1), [(torch.randn(2, 4, 9),), (torch.randn(3, 4, 9),)], (batch(8),)),
-    "linear": (
-        nn.Sequential(nn.Linear(12, 5), nn.SiLU(), nn.Linear(5, 3)),
-        [(torch.randn(2, 12),), (torch.randn(7, 12),)],
-        (batch(8),),
-    ),
-    "product": (
-        Function(torch.matmul),
-        [(torch.randn(n, 3, 4), torch.randn(n, 4, 5)) for n in (2, 4)],
-        ({0: Dim("n", min=1, max=8)}, {0: Dim("n", min=1, max=8)}),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", DYNAMIC)
-def test_sizes_change_from_call_to_call(name):
-    torch.manual_seed(0)
-    module, calls, shapes = DYNAMIC[name]
-    lowered = lower(module, calls[0], (shapes,) if name == "product" else shapes)
-    assert lowered.result.compile_specs["dynamic"]
-    for inputs in (*calls, *calls):
-        assert_as_eager(module, inputs, lowered, 1e-4, 1e-5)
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads(threads):
     torch.manual_seed(0)

@@ -89,37 +89,9 @@ def test_after_convolution(name):
     assert lowered.transposes <= 1 + transposes
 
 
-# function, shape of the example, dynamic dimensions, other shapes
-N, T = Dim("n", min=2, max=64), Dim("t", min=2, max=64)
-DYNAMIC = {
-    "view": (lambda x: x.view(x.shape[0], 12), (2, 3, 4), {0: N}, [(5, 3, 4)]),
-    "merge": (lambda x: x.reshape(-1, 4) + 1, (2, 3, 4), {0: N}, [(5, 3, 4)]),
-    "heads": (lambda x: x.view(1, -1, 2, 3).transpose(1, 2), (1, 4, 6), {1: T}, [(1, 9, 6)]),
-    "permute": (lambda x: x.permute(1, 2, 0), (2, 3, 4), {0: N}, [(7, 3, 4)]),
-    "expand_static": (lambda x: x.unsqueeze(1).expand(-1, 5, -1).exp(), (2, 3), {0: N}, [(7, 3)]),
-    "two_unsqueezed": (lambda x: x[:, None, :, None].exp(), (2, 3), {0: N, 1: T}, [(4, 7)]),
-    "two_squeezed": (lambda x: x.squeeze(1).exp(), (2, 1, 3), {0: N, 2: T}, [(4, 1, 7)]),
-    "repeat": (lambda x: x.repeat(1, 3), (2, 3), {0: N}, [(7, 3)]),
-    "two_split": (lambda x: x.view(*x.shape[:2], 6, 2).neg(), (2, 3, 12), {0: N, 1: T}, [(4, 7, 12)]),
-    "two_split_thrice": (lambda x: x.view(*x.shape[:2], 3, 2, 2), (2, 3, 12), {0: N, 1: T}, [(4, 7, 12)]),
-    "two_joined": (lambda x: x.transpose(1, 2).flatten(2).exp(), (2, 3, 5, 4), {0: N, 2: T}, [(4, 3, 7, 4)]),
-    "two_regrouped": (lambda x: x.reshape(x.shape[0], 4, 3, -1), (2, 2, 6, 5), {0: N, 3: T}, [(4, 2, 6, 7)]),
-    "two_and_ones": (lambda x: x.view(x.shape[0], x.shape[2], 1, 3, 4), (2, 1, 5, 12), {0: N, 2: T}, [(4, 1, 7, 12)]),
-}
-
-
-@pytest.mark.parametrize("name", DYNAMIC)
-def test_dynamic(name):
-    function, shape, dims, others = DYNAMIC[name]
-    module = Function(function)
-    lowered = lower(module, (torch.randn(shape),), ((dims,),))
-    for s in (shape, *others):
-        assert_as_eager(module, (torch.randn(s),), lowered, 1e-5, 1e-6)
-
-
 def test_class_token_of_a_dynamic_batch():
     module = Tokens()
-    lowered = lower(module, (torch.randn(2, 4, 5),), {"x": {0: N}})
+    lowered = lower(module, (torch.randn(2, 4, 5),), {"x": {0: Dim("n", min=2, max=64)}})
     for n in (2, 6):
         x = torch.randn(n, 4, 5)
         x[0, 0, 0] = torch.inf
