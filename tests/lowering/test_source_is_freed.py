@@ -104,36 +104,28 @@ def lower(model: Any, options: Options, file: Path) -> delegate.CompiledProgram:
     return program
 
 
-@pytest.mark.parametrize("options", REQUESTS.values(), ids=REQUESTS)
-def test_no_request_keeps_the_model(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+CACHED: Options = {"backends": "xnnpack", "cache": True}
+# Name -> the model, the request, the number of lowerings.
+CASES: dict[str, tuple[Callable[[], Any], Options, int]] = {
+    **{name: (lambda: export(layers()), options, 1) for name, options in REQUESTS.items()},
+    **{name: (build, REQUESTS["xnnpack"], 1) for name, build in MODELS.items()},
+    "stored in the cache": (lambda: export(layers()), CACHED, 1),
+    "from the cache": (lambda: export(layers()), CACHED, 2),
+}
+
+
+@pytest.mark.parametrize(("build", "options", "count"), CASES.values(), ids=CASES)
+def test_no_program_keeps_its_model(
+    build: Callable[[], Any], options: Options, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
     np.savez("x.npz", input=X.numpy())
-    model = export(layers())
-    parts = parts_of(model)
-    program = lower(model, options, tmp_path / "model.dlg")
-    del model
-    assert survivors(parts) == []
-    assert program.plan
-
-
-@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
-def test_no_kind_of_model_is_kept(build: Callable[[], Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
     model = build()
     parts = parts_of(model)
-    program = lower(model, REQUESTS["xnnpack"], tmp_path / "model.dlg")
-    del model
-    assert survivors(parts) == []
-    assert program.plan
-
-
-@pytest.mark.parametrize("is_hit", [False, True])
-def test_a_cached_program_keeps_no_model(is_hit: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
-    torch.manual_seed(0)
-    model = export(layers())
-    parts = parts_of(model)
-    for _ in range(1 + is_hit):
-        program = lower(model, {"backends": "xnnpack", "cache": True}, tmp_path / "model.dlg")
+    for _ in range(count):
+        program = lower(model, options, tmp_path / "model.dlg")
     del model
     assert survivors(parts) == []
     assert program.plan

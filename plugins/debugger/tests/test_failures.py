@@ -47,6 +47,31 @@ def with_operators(region: Region, *operators: str) -> bool:
     return {op_name(n) for n in region.calls}.issuperset(operators)
 
 
+def fail_at(monkeypatch: pytest.MonkeyPatch, error: Exception, *operators: str) -> None:
+    """Let the backend raise an error for regions that have all of some operators."""
+    preprocess = Vector.preprocess
+
+    def fails(self: Vector, region: Region) -> PreprocessResult:
+        if with_operators(region, *operators):
+            raise error
+        return preprocess(self, region)
+
+    monkeypatch.setattr(Vector, "preprocess", fails)
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, when: str, how: str, *operators: str) -> None:
+    """Let delegates of regions that have all of some operators fail: at "init" or at "execute"."""
+    preprocess = Vector.preprocess
+
+    def planted(self: Vector, region: Region) -> PreprocessResult:
+        result = preprocess(self, region)
+        if not with_operators(region, *operators):
+            return result
+        return PreprocessResult(json.dumps(json.loads(bytes(result.blob)) | {when: how}).encode(), result.compile_specs)
+
+    monkeypatch.setattr(Vector, "preprocess", planted)
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "operators", "names"),
     [
@@ -59,14 +84,7 @@ def with_operators(region: Region, *operators: str) -> bool:
 def test_a_region_that_does_not_compile(
     error: Exception, kind: str, operators: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    preprocess = Vector.preprocess
-
-    def fails(self: Vector, region: Region) -> PreprocessResult:
-        if with_operators(region, *operators):
-            raise error
-        return preprocess(self, region)
-
-    monkeypatch.setattr(Vector, "preprocess", fails)
+    fail_at(monkeypatch, error, *operators)
     diagnosis = debug(exported(), config=CONFIG, cache=False, output=tmp_path)
     (fault,) = diagnosis.faults
     assert (fault.kind.name, [node.name for node in fault.nodes], fault.size) == (kind, names, 5)
@@ -89,14 +107,7 @@ def test_a_region_that_does_not_compile(
 def test_a_region_that_does_not_compile_while_plans_are_measured(
     error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    preprocess = Vector.preprocess
-
-    def fails(self: Vector, region: Region) -> PreprocessResult:
-        if with_operators(region, "aten.add.Tensor"):
-            raise error
-        return preprocess(self, region)
-
-    monkeypatch.setattr(Vector, "preprocess", fails)
+    fail_at(monkeypatch, error, "aten.add.Tensor")
     diagnosis = debug(exported(), config=CONFIG, cache=False, placement=delegate.Measured(budget=0.1), output=tmp_path)
     (fault,) = diagnosis.faults
     kind = "refusal" if isinstance(error, RegionFailed) else "failure"
@@ -118,13 +129,7 @@ def test_a_part_that_is_refused_does_not_show_the_failure_of_the_whole(monkeypat
 
 @pytest.mark.extended
 def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    preprocess = Vector.preprocess
-
-    def planted(self: Vector, region: Region) -> PreprocessResult:
-        result = preprocess(self, region)
-        return PreprocessResult(json.dumps(json.loads(bytes(result.blob)) | {"execute": "raise"}).encode())
-
-    monkeypatch.setattr(Vector, "preprocess", planted)
+    plant(monkeypatch, "execute", "raise")
     config = {"backends": [*CONFIG["backends"], "xnnpack"]}
     diagnosis = debug(exported(), config=config, cache=False, placement=delegate.Measured(budget=5))
     assert diagnosis.faults == ()
@@ -143,16 +148,7 @@ def test_a_compiler_whose_process_crashes(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.extended
 @pytest.mark.parametrize(("when", "how"), [("init", "raise"), pytest.param("execute", "crash", marks=pytest.mark.slow)])
 def test_an_artifact_that_is_not_opened_or_does_not_run(when: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    preprocess = Vector.preprocess
-
-    def planted(self: Vector, region: Region) -> PreprocessResult:
-        result = preprocess(self, region)
-        if not with_operators(region, "aten.add.Tensor"):
-            return result
-        program = json.loads(bytes(result.blob)) | {when: how}
-        return PreprocessResult(json.dumps(program).encode(), result.compile_specs)
-
-    monkeypatch.setattr(Vector, "preprocess", planted)
+    plant(monkeypatch, when, how, "aten.add.Tensor")
     diagnosis = debug(exported(), config=CONFIG, cache=False)
     (fault,) = diagnosis.faults
     assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"]), str(diagnosis)
