@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
 from delegate.backend.info import Availability, BackendAlias, BackendInfo
 from delegate.common import vendor_output
-from delegate.common.field_checks import count, mapping, text, texts
+from delegate.common.field_checks import mapping, text, texts
 from delegate.common.interrupts import interruptible
 from delegate.errors import BackendUnavailable
 from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugin, import_plugin, load_object, one_line
@@ -18,7 +17,6 @@ from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugi
 # The base class of each part by name: naming it keeps torch out of this module.
 _BASES = {"aot": ("delegate.backend.aot", "Backend"), "runtime": ("delegate.runtime.backend", "BackendRuntime")}
 _OPTIONS = ("delegate.backend.aot", "Options")
-_PART = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _AOT_NEEDS = {"torch", "pydantic", "yaml"}  # packages that AOT parts import, of the extra `aot`
 
 
@@ -145,24 +143,18 @@ def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | Backend
         return alias
     info = availability = None
     state = PluginState(text(data, "state"))
-    expected = {"state", "detail", "remedy", "traceback"}
     if state is not PluginState.BROKEN:
         given = mapping(data, "info")
-        version = tuple(given["api_version"])
-        info = BackendInfo(
-            **{**given, "api_version": version, "noise": texts(given, "noise")}, probe=partial(_probe_of, plugin.value)
-        )
+        lists = {"api_version": tuple(given["api_version"]), "noise": texts(given, "noise")}
+        info = BackendInfo(**{**given, **lists}, probe=partial(_probe_of, plugin.value))
         vendor_output.expect(info.noise)
         _require_name(info.name, plugin)
-        expected.add("info")
     if state in (PluginState.OK, PluginState.UNAVAILABLE):
         found = mapping(data, "availability")
         versions = {library: text(mapping(found, "versions"), library) for library in found["versions"]}
         availability = Availability(**{**found, "versions": versions, "devices": texts(found, "devices")})
         if availability.ok != (state is PluginState.OK):
             raise ValueError(f"it is {state}, but its probe reports otherwise")
-        expected.add("availability")
-    _require_keys(data, expected)
     words = {key: text(data, key) for key in ("detail", "remedy", "traceback")}
     return BackendState.of(plugin, state, info=info, availability=availability, **words)
 
@@ -175,29 +167,16 @@ def check_answer(data: Mapping[str, Any], question: str, plugin: Plugin) -> None
         question: "probe", "aot", "runtime" or "use".
         plugin: the plugin that the answer is about.
     """
-    alone = {"problem": "traceback", "absent": "remedy"}
-    if refused := alone.keys() & data.keys():
-        (key,) = refused
-        _require_keys(data, {key, alone[key]})
+    if data.keys() in ({"problem", "traceback"}, {"absent", "remedy"}):
         texts({"answer": [*data.values()]}, "answer")
     elif question == "probe":
-        said = from_json(data, plugin)
-        if isinstance(said, BackendState) and said.info is not None:
-            count({"preference": abs(said.info.preference)}, "preference")
-            if not all(_PART.fullmatch(part) for part in (said.info.aot, said.info.runtime)):
-                raise ValueError("a part is named by module:Class")
+        from_json(data, plugin)
+    elif data.keys() != ({"options"} if question == "aot" else set()):
+        raise KeyError(f"the keys {sorted(data)}")
     elif question == "aot":
-        _require_keys(data, {"options"})
         properties = mapping({"properties": {}, **mapping(data, "options")}, "properties")
         for name in properties:
             mapping(properties, name)
-    else:
-        _require_keys(data, set())
-
-
-def _require_keys(data: Mapping[str, Any], expected: Set[str]) -> None:
-    if data.keys() != expected:
-        raise KeyError(f"keys {sorted(data)}, but {sorted(expected)} are expected")
 
 
 def _require_name(name: str, plugin: Plugin) -> None:
