@@ -206,7 +206,7 @@ class CompiledProgram(TensorContext[LoadedProgram]):
         Profiled methods have the measured share of their portable kernels in place of the estimated one.
         """
         loaded: LoadedProgram | None = vars(self).get("loaded")  # not loaded just for the report
-        return loaded.observed(self._planned) if loaded else replace(self._planned, memory=self._memory)
+        return loaded.add_observations(self._planned) if loaded else replace(self._planned, memory=self._memory)
 
     @cached_property
     def _memory(self) -> tuple[MemoryPicture, ...]:

@@ -155,7 +155,7 @@ class RunRecorder(Watch, Generic[E]):
         """Return the first NaN of each instruction of a method that has one, in the order of the run."""
         return [f for f in self._not_finite.values() if (f.entry.method, f.kind) == (method, kind)]
 
-    def watched(
+    def wrap(
         self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction; delegates and kernels are recorded."""

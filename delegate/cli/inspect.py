@@ -18,7 +18,7 @@ from delegate.common.files import open_to_read
 from delegate.errors import DelegateError
 from delegate.program import file
 from delegate.program.expr import Dim
-from delegate.program.instructions import stripped
+from delegate.program.instructions import strip_debug_info
 from delegate.program.model import FORMAT_VERSION, MethodDefinition, Program
 from delegate.program.source import MAGIC
 from delegate.program.text import constant_bytes, debug_bytes, program_lines
@@ -138,5 +138,5 @@ def strip(
     target = out or path
     program = file.load(path)
     before = path.stat().st_size
-    file.save(stripped(program), target)
+    file.save(strip_debug_info(program), target)
     output.print_line(f"saved {target}, {target.stat().st_size:,} bytes instead of {before:,}")

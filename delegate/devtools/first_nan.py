@@ -42,7 +42,7 @@ class _FirstNan(Watch):
     def __init__(self) -> None:
         self.found = ""
 
-    def watched(
+    def wrap(
         self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction, in which kernels and delegates are observed."""

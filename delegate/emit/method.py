@@ -131,7 +131,7 @@ class _MethodEmitter:
             state = self.tables.shared.state(self.edge.states[node.name], tensor)
             return self.tables.define(node, Storage(StorageKind.STATE, state))[0]
         name, shared = self.edge.constant_names.get(node.name, node.name), self.tables.shared
-        small = shared.packed(tensor)
+        small = shared.pack(tensor)
         if small is None:
             return self.tables.define(node, Storage(StorageKind.CONSTANT, shared.constant(name, tensor)))[0]
         storage = Storage(StorageKind.CONSTANT, shared.constant(name, small))

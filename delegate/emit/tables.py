@@ -14,7 +14,7 @@ from delegate.edge.node import describe, dtype_of, source_line, tensors
 from delegate.emit.symbols import MethodSymbols
 from delegate.errors import LoweringError
 from delegate.kernels.selection import Kernels, how_to_give
-from delegate.program.dtypes import DType, is_small, packed
+from delegate.program.dtypes import DType, is_small, pack_pairs
 from delegate.program.instructions import refs
 from delegate.program.model import Arg, Constant, DelegateSpec, KernelCall, MemorySpace, State, Storage, Value
 
@@ -71,7 +71,7 @@ class SharedTables:
         self.constants.append(Constant(name, _dtype(value, name), tuple(value.shape), self._segment(value)))
         return index
 
-    def packed(self, value: torch.Tensor) -> torch.Tensor | None:
+    def pack(self, value: torch.Tensor) -> torch.Tensor | None:
         """Return the packed form, of half the bytes, of an int8 constant with 4-bit values; None for another."""
         if value.dtype is not torch.int8 or value.numel() < _LEAST:
             return None
@@ -80,7 +80,7 @@ class SharedTables:
             numbers = raw_bytes(value).view(np.int8)
             if not is_small(numbers):
                 return None
-            self._packed[key] = torch.from_numpy(packed(numbers))
+            self._packed[key] = torch.from_numpy(pack_pairs(numbers))
         return self._packed[key]
 
     def state(self, name: str, value: torch.Tensor) -> int:

@@ -15,7 +15,7 @@ from delegate.kernels.half_precision import Array
 from delegate.kernels.indexing import check_indices
 from delegate.kernels.operands import BLOCK, along, blocks, level
 from delegate.kernels.table import INT, TABLE, F
-from delegate.program.dtypes import DType, unpacked
+from delegate.program.dtypes import DType, unpack_pairs
 
 _DTYPES = INT | {DType.float32, DType.float64, DType.uint16}
 _EPSILON = float(np.finfo(np.float32).eps)
@@ -178,7 +178,7 @@ def embedding(weight: Array, scales: Array, zero_points: Array | None, indices: 
 @TABLE.kernel("joined.unpack.default", dtypes={DType.uint8, DType.int8})
 def unpack(pairs: Array, *, out: Array) -> None:
     """Unpack 4-bit integers, two per byte, to int8 of any shape."""
-    np.copyto(out, unpacked(pairs).reshape(out.shape))
+    np.copyto(out, unpack_pairs(pairs).reshape(out.shape))
 
 
 @_kernel("choose_qparams", "tensor")

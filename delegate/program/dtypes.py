@@ -61,7 +61,7 @@ def is_small(values: Array) -> bool:
     return values.size % 2 == 0 and bool(values.min() >= -8 and values.max() <= 7)
 
 
-def packed(values: Array) -> Array:
+def pack_pairs(values: Array) -> Array:
     """Pack two numbers into a byte, the first in the lower half. The last of an odd count has its own byte."""
     flat = values.reshape(-1).view(np.uint8)
     pairs = flat[0::2] & np.uint8(15)
@@ -69,7 +69,7 @@ def packed(values: Array) -> Array:
     return pairs
 
 
-def unpacked(pairs: Array) -> Array:
-    """Unpack the result of `packed`."""
+def unpack_pairs(pairs: Array) -> Array:
+    """Unpack the result of `pack_pairs`."""
     both = np.stack((pairs << np.uint8(4), pairs), -1).view(np.int8)
     return np.right_shift(both, 4, out=both).reshape(-1)

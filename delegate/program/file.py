@@ -100,7 +100,7 @@ def parse(data: memoryview, name: str = "") -> Program:
         program, directory = decode(data[header.tables : header.tables + header.tables_size])
         segments = split(directory, data[header.segments :], lambda index: _owner(program, index, directory))
         if directory.debug:
-            program = decode_debug_info(segments[-1]).added_to(program)
+            program = decode_debug_info(segments[-1]).add_to(program)
             segments = segments[:-1]
         program = program._replace(segments=segments)
         verify(program)

@@ -152,7 +152,7 @@ class DebugInfo(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.report) or any((*self.methods, *self.fallbacks))
 
-    def added_to(self, program: Program) -> Program:
+    def add_to(self, program: Program) -> Program:
         """Return the program with this debug info; raise ProgramError if it has other methods."""
         return program._replace(
             report=self.report,
@@ -161,7 +161,7 @@ class DebugInfo(NamedTuple):
         )
 
 
-def stripped(program: Program) -> Program:
+def strip_debug_info(program: Program) -> Program:
     """Return the program without debug info."""
     return program._replace(
         report="",

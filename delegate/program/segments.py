@@ -48,7 +48,7 @@ class Directory(NamedTuple):
         """The bytes of the area."""
         return max((o + s for o, s in zip(self.offsets, self.sizes, strict=True)), default=0)
 
-    def stored(self) -> list[int]:
+    def find_stored(self) -> list[int]:
         """Return the segments with bytes in the file, in file order. Of segments that share bytes, the first is
         returned.
         """
@@ -107,7 +107,7 @@ def split(directory: Directory, area: memoryview, owner: Callable[[int], str]) -
     """
     _check_places(directory, area, owner)
     views = tuple(area[o : o + s] for o, s in zip(directory.offsets, directory.sizes, strict=True))
-    stored = directory.stored()
+    stored = directory.find_stored()
     for index, digest in zip(stored, checksums([views[i] for i in stored]), strict=True):
         if digest != directory.digests[index]:
             raise ProgramError(
@@ -163,7 +163,7 @@ def _sha256(data: memoryview | bytes) -> bytes:
 def pieces(directory: Directory, segments: Sequence[memoryview]) -> Iterable[memoryview | bytes]:
     """Yield the paddings and segments that make the area, in order."""
     end = 0
-    for index in directory.stored():
+    for index in directory.find_stored():
         yield _ZEROS[: directory.offsets[index] - end]
         yield segments[index]
         end = directory.offsets[index] + segments[index].nbytes

@@ -101,7 +101,7 @@ def _parts(method: MethodDefinition) -> Iterator[_Part]:
     part = _Part([])
     for call in method.instructions:
         new = data_symbols.sizes(call.outputs) & ~known
-        required = data_symbols.required(call) & ~new
+        required = data_symbols.find_required(call) & ~new
         unread = readable & ~known
         updates = any(method.values[i].storage.kind is StorageKind.STATE for i in call.outputs)
         if required & ~known or (updates and unread):
@@ -160,7 +160,7 @@ class _DataSymbols:
         """Return the symbols that are elements of these values."""
         return _union(self._elements, values)
 
-    def required(self, call: Instruction) -> int:
+    def find_required(self, call: Instruction) -> int:
         """Return the symbols in arguments of an instruction and in the shapes of the values that it uses."""
         symbols = 0
         for each in walk((call,)):

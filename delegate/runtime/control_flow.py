@@ -63,7 +63,7 @@ class _ControlStep:
     __slots__ = ("place",)
     place: str
 
-    def failed(self, error: BaseException) -> DelegateError:
+    def translate(self, error: BaseException) -> DelegateError:
         """Return the error that names the failed instruction."""
         if isinstance(error, DelegateError):
             return error

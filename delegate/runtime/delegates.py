@@ -23,7 +23,7 @@ from delegate.runtime.backend import (
     TensorType,
 )
 from delegate.runtime.lifecycle import CallLock
-from delegate.runtime.steps import failed
+from delegate.runtime.steps import name_partition
 
 if TYPE_CHECKING:
     from delegate.runtime.fallback import Fallbacks
@@ -91,7 +91,7 @@ def _init_required(init: Init, spec: DelegateSpec, callers: Callable[[], str]) -
         with interruptible():
             return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
-        raise failed(spec, error, callers()) from error
+        raise name_partition(spec, error, callers()) from error
 
 
 def _callers(program: Program, number: int) -> str:
@@ -323,7 +323,7 @@ def _open(spec: DelegateSpec, delegate: Delegate, subscriptions: Sequence[Subscr
         if own is not None and not isinstance(own, Delegate):
             raise BackendFailed(f"its profiled() returned a {type(own).__name__}, not a Delegate", remedy=AUTHOR)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
-        raise failed(spec, error) from error
+        raise name_partition(spec, error) from error
     return own
 
 

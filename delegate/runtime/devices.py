@@ -18,7 +18,7 @@ from delegate.program.model import DelegateCall, DelegateSpec, MemorySpace, Meth
 from delegate.program.segments import align
 from delegate.runtime.backend import BackendRuntime, DeviceMemory, DeviceTensor
 from delegate.runtime.lifecycle import hold
-from delegate.runtime.steps import DelegateStep, failed
+from delegate.runtime.steps import DelegateStep, name_partition
 
 
 class SpaceFallbacks(Protocol):
@@ -81,7 +81,7 @@ class Space:
             return memory
         except (Exception, SystemExit) as error:  # a plugin may raise anything
             if self._fallbacks is None or spec.fallback < 0:
-                raise failed(spec, error) from error
+                raise name_partition(spec, error) from error
             self._fallbacks.record(spec, "memory", error)
             return None
 
@@ -123,9 +123,9 @@ class FetchStep:
     def __call__(self) -> None:
         np.copyto(self.outs[0], self.source.fetch())
 
-    def failed(self, error: BaseException) -> DelegateError:
+    def translate(self, error: BaseException) -> DelegateError:
         """Return the error that names the partition that wrote the tensor."""
-        return failed(self.spec, error)
+        return name_partition(self.spec, error)
 
 
 class UploadStep:
@@ -146,9 +146,9 @@ class UploadStep:
         else:
             self.target.store(self.args[0])
 
-    def failed(self, error: BaseException) -> DelegateError:
+    def translate(self, error: BaseException) -> DelegateError:
         """Return the error that names the first partition that reads the tensor."""
-        return failed(self.spec, error)
+        return name_partition(self.spec, error)
 
 
 def partition_of(program: Program, method: MethodDefinition, index: int) -> DelegateSpec:

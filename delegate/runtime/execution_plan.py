@@ -164,7 +164,7 @@ class ExecutionPlan:
         self._bind_unwatched(instruction)
         if watch is not None:
             steps = self.steps[first:]
-            self.steps[first:] = watch.watched(
+            self.steps[first:] = watch.wrap(
                 self._resources.program, self._method, instruction, steps, self._arrays.shapes
             )
 

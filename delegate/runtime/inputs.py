@@ -76,7 +76,7 @@ class InputChecker:
             raise InputError(
                 f"method {self._method.name} takes {len(inputs)} inputs, not {len(leaves)}", remedy=f"missing: {names}"
             )
-        arrays = [self._checked(*row) for row in zip(inputs, self._values, leaves, strict=True)]
+        arrays = [self._check(*row) for row in zip(inputs, self._values, leaves, strict=True)]
         if all(array is None or array.flags.c_contiguous for array in arrays):
             return arrays
         check_guards(self._method, self.symbols(arrays))  # a view of few bytes may be a copy of many
@@ -99,7 +99,7 @@ class InputChecker:
             self._check_expressions(arrays, numbers)
         return numbers
 
-    def _checked(self, declared: Input, value: Value | None, leaf: Any) -> Array | None:
+    def _check(self, declared: Input, value: Value | None, leaf: Any) -> Array | None:
         with translate_input_errors(f"input {declared.name!r}"):
             return self._array(declared, value, leaf)
 

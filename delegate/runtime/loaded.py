@@ -306,9 +306,9 @@ class LoadedProgram(Context):
 
         Profiled methods have the measured share of their portable kernels instead of the estimated one.
         """
-        return self.observed(self._planned)
+        return self.add_observations(self._planned)
 
-    def observed(self, planned: Report) -> Report:
+    def add_observations(self, planned: Report) -> Report:
         """Return a report with observations of this process: measured shares of profiles, and the `fallback_events`."""
         notes = (*planned.notes, *map(str, self.fallback_events))
         shares = dict(self._shared.portable_shares)

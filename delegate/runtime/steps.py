@@ -25,7 +25,7 @@ class Step(Protocol):
     def __call__(self) -> None:
         """Run it."""
 
-    def failed(self, error: BaseException) -> DelegateError:
+    def translate(self, error: BaseException) -> DelegateError:
         """Return the error for the user, in place of the one that the step raised."""
 
 
@@ -37,7 +37,7 @@ def run_steps(steps: Iterable[Step]) -> None:
             step()
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         assert step is not None
-        failure = step.failed(error)
+        failure = step.translate(error)
         if failure is error:
             raise
         raise failure from error
@@ -56,7 +56,7 @@ class KernelStep:
     def __call__(self) -> None:
         self.function(*self.args, out=self.outs[0] if self.single else tuple(self.outs))
 
-    def failed(self, error: BaseException) -> DelegateError:
+    def translate(self, error: BaseException) -> DelegateError:
         """Return the error that names the failed instruction."""
         if isinstance(error, DelegateError):
             return error if error.where else error.at(self.place)
@@ -87,11 +87,11 @@ class ConvertedStep(KernelStep):
         super().__init__(kernel, args, outs, place)
         assert kernel.convert is not None
         self.convert = kernel.convert
-        self.ready, self.varying = self._prepared(args)
-        self.ready_outs, self.varying_outs = self._prepared(outs)
+        self.ready, self.varying = self._convert_fixed(args)
+        self.ready_outs, self.varying_outs = self._convert_fixed(outs)
         self.fixed = not self.varying and not self.varying_outs and self.single
 
-    def _prepared(self, entries: list[Any]) -> tuple[list[Any], list[int]]:
+    def _convert_fixed(self, entries: list[Any]) -> tuple[list[Any], list[int]]:
         varying = [i for i, e in enumerate(entries) if e is None or (isinstance(e, list) and any(x is None for x in e))]
         return [None if i in varying else self.convert(e) for i, e in enumerate(entries)], varying
 
@@ -147,7 +147,7 @@ class DelegateStep:
             with hold(self.lock):
                 self.delegate.prepare(inputs, outputs)
         except (Exception, SystemExit) as error:  # a plugin may raise anything
-            raise self.failed(error) from error
+            raise self.translate(error) from error
 
     def __call__(self) -> None:
         lock = self.lock
@@ -163,9 +163,9 @@ class DelegateStep:
             finally:
                 lock.owner = 0
 
-    def failed(self, error: BaseException) -> DelegateError:
+    def translate(self, error: BaseException) -> DelegateError:
         """Return the error that names the failed partition."""
-        return failed(self.spec, error)
+        return name_partition(self.spec, error)
 
 
 class SingleDelegateFastPath:
@@ -211,7 +211,7 @@ class SingleDelegateFastPath:
                 finally:
                     lock.owner = 0
         except (Exception, SystemExit) as error:
-            raise self._step.failed(error) from error
+            raise self._step.translate(error) from error
         return outputs
 
     def close(self, closed: Rejecting) -> None:
@@ -220,7 +220,7 @@ class SingleDelegateFastPath:
             self._execute = closed.execute
 
 
-def failed(spec: DelegateSpec, error: BaseException, callers: str = "") -> DelegateError:
+def name_partition(spec: DelegateSpec, error: BaseException, callers: str = "") -> DelegateError:
     """Return the error that names the partition; of the error's own class if it is one of this project's.
 
     Args:
@@ -253,6 +253,6 @@ class CompactStep:
     def __call__(self) -> None:
         np.copyto(self.target, self.source[0])
 
-    def failed(self, error: BaseException) -> DelegateError:
+    def translate(self, error: BaseException) -> DelegateError:
         """Return the error for a failed copy."""
         return KernelError(f"a copy failed: {error}")

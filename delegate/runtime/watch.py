@@ -48,7 +48,7 @@ class Watch(ABC):
         return executor
 
     @abstractmethod
-    def watched(
+    def wrap(
         self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction, wrapped; `shapes` are the shapes of all values of the method."""
@@ -76,9 +76,9 @@ class WrappedStep:
     def __call__(self) -> None:
         self.run()
 
-    def failed(self, error: BaseException) -> DelegateError:
+    def translate(self, error: BaseException) -> DelegateError:
         """Return the error that names what failed."""
-        return self.step.failed(error)
+        return self.step.translate(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class EventWatch(Watch):
         """Return an executor that sends an event for each run."""
         return _WatchedExecutor(self, method.name, executor)
 
-    def watched(
+    def wrap(
         self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
     ) -> list[Step]:
         """Return the steps of an instruction, which send an event for each run."""
@@ -180,11 +180,11 @@ class EventWatch(Watch):
 class _WatchedStep:
     """A step that sends an event after each run."""
 
-    __slots__ = ("clock", "context", "failed", "instruction", "is_warm_up", "step", "subscriptions")
+    __slots__ = ("clock", "context", "instruction", "is_warm_up", "step", "subscriptions", "translate")
 
     def __init__(self, watch: EventWatch, instruction: BoundInstruction, step: Step) -> None:
         self.subscriptions, self.clock, self.context = watch.subscriptions, watch.clock, watch.context
-        self.instruction, self.step, self.failed, self.is_warm_up = instruction, step, step.failed, True
+        self.instruction, self.step, self.translate, self.is_warm_up = instruction, step, step.translate, True
 
     def __call__(self) -> None:
         start = self.clock()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from delegate.program.file import load, save
-from delegate.program.instructions import stripped
+from delegate.program.instructions import strip_debug_info
 from delegate.report.diagnosis import Diagnosis
 from delegate.report.rows import LayerAccuracy
 from tests.cli.calling import call
@@ -27,7 +27,7 @@ def reports_of(path: Path) -> list[dict]:
 
 
 def test_a_file_without_debug_info_is_a_clear_error(tmp_path):
-    save(stripped(load(save_sum(tmp_path / "sum.dlg"))), tmp_path / "small.dlg")
+    save(strip_debug_info(load(save_sum(tmp_path / "sum.dlg"))), tmp_path / "small.dlg")
     error = call("report", str(tmp_path / "small.dlg"), "-o", str(tmp_path / "x.html"), code=1)[1]
     assert f"the program has no debug info ({tmp_path / 'small.dlg'}): lower the model again, or use the file" in error
     assert "before `delegate strip`" in error

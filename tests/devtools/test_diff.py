@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delegate.devtools.diff import Change, ProgramDifferences, differences
-from delegate.program.instructions import stripped
+from delegate.program.instructions import strip_debug_info
 from tests.support.programs import static
 
 
@@ -24,8 +24,8 @@ def test_a_long_difference_has_its_values_below_its_name(width, lines):
 
 
 def test_a_stripped_program_differs_in_its_debug_info_alone():
-    found = differences(static(), stripped(static()))
+    found = differences(static(), strip_debug_info(static()))
     assert set(found.sections) == {"versions"}
     (change,) = found.sections["versions"]
     assert (change.name, change.before, change.after) == ("debug info", "present", "none")
-    assert not differences(stripped(static()), stripped(static())).sections
+    assert not differences(strip_debug_info(static()), strip_debug_info(static())).sections

@@ -13,7 +13,7 @@ def grown(tables: SharedTables, suffix: str) -> SharedTables:
     tables.constant(f"c_{suffix}", torch.full((3,), float(len(suffix))))
     tables.constant(f"empty_{suffix}", torch.empty(0))
     tables.state(f"s_{suffix}", torch.zeros(2))
-    tables.packed(torch.full((4096,), len(suffix), dtype=torch.int8))
+    tables.pack(torch.full((4096,), len(suffix), dtype=torch.int8))
     tables.delegate(f"d_{suffix}", "acme", PreprocessResult(b"blob", {}, space="vram", data=(b"more",)))
     return tables
 

@@ -11,7 +11,7 @@ import pytest
 from delegate.errors import ProgramError
 from delegate.program.encode import encode_debug_info
 from delegate.program.file import load, serialize
-from delegate.program.instructions import DebugInfo, stripped, walk
+from delegate.program.instructions import DebugInfo, strip_debug_info, walk
 from delegate.program.model import KernelCall, Program
 from delegate.program.text import debug_bytes, program_lines
 from delegate.report import Report
@@ -24,7 +24,7 @@ samples = pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
 
 @samples
 def test_stripping_removes_the_report_and_the_sources_and_nothing_else(make):
-    program = stripped(make())
+    program = strip_debug_info(make())
     assert not DebugInfo.of(program)
     assert load(serialize(program)) == program
     assert debug_bytes(program) == 0
@@ -77,10 +77,10 @@ def test_debug_info_altered_anywhere_with_right_checksums(make):
 
 def test_debug_info_of_other_methods_is_refused():
     with pytest.raises(ProgramError, match="source lines of 2 methods, but the program has 1"):
-        DebugInfo("", ((), ()), ()).added_to(static())
+        DebugInfo("", ((), ()), ()).add_to(static())
 
 
 def test_a_stripped_program_has_no_report():
     with pytest.raises(ProgramError, match="the program has no debug info: lower the model again"):
-        Report.from_json(stripped(static()).report)
-    assert serialize(stripped(empty())) == serialize(empty())
+        Report.from_json(strip_debug_info(static()).report)
+    assert serialize(strip_debug_info(empty())) == serialize(empty())

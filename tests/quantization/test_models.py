@@ -7,7 +7,7 @@ import torch
 
 import delegate
 from delegate.program.file import serialize
-from delegate.program.instructions import stripped
+from delegate.program.instructions import strip_debug_info
 from tests.support import zoo
 from tests.support.quantized import require_whole, settings_of, sqnr
 from tests.support.sampling import only
@@ -43,5 +43,5 @@ def test_network(name: str) -> None:
     ]
     assert {n.split(" ")[0] for n in notes if n.startswith("aten.")} == NETWORKS[name]
     assert sqnr(exact, compiled(x)) >= sqnr(exact, reference) - 1
-    integers, whole = (len(serialize(stripped(p.program))) for p in (compiled, floats))
+    integers, whole = (len(serialize(strip_debug_info(p.program))) for p in (compiled, floats))
     assert integers <= 0.3 * whole

@@ -110,7 +110,7 @@ class ProgramCache:
     def _decode(self, entry: Entry) -> CompilationResult:
         """Decode an entry; raises an error if any part of it is missing or invalid."""
         tables, debug_info, *own = entry.parts
-        program = decode_debug_info(debug_info).added_to(decode(tables)[0])
+        program = decode_debug_info(debug_info).add_to(decode(tables)[0])
         places = entry.about["segments"]
         program = program._replace(segments=tuple(self._segments(places, iter(own))))
         for spec in program.delegates:

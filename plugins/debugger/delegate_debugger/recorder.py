@@ -159,7 +159,7 @@ class ThoroughRecorder(RunRecorder[DebuggedInstruction]):
             with hold(step.lock):
                 step.delegate.execute(tuple(step.inputs), repeated)
         except Exception as error:  # a library may raise anything
-            entry.fail(step.failed(error), inputs)
+            entry.fail(step.translate(error), inputs)
             raise
         entry.last = call = self._record(step, entry, inputs)
         if not same(call.actual, [tensor_of(a, n) for a, n in zip(repeated, entry.region.outputs, strict=True)]):
@@ -176,7 +176,7 @@ class ThoroughRecorder(RunRecorder[DebuggedInstruction]):
         try:
             step()
         except Exception as error:  # a plugin's kernel may raise anything
-            entry.fail(step.failed(error), inputs)
+            entry.fail(step.translate(error), inputs)
             raise
         self._note_kernel(entry, step.outs, method, call)
         if expected is None:

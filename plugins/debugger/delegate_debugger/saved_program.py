@@ -27,7 +27,7 @@ from delegate.program.model import DelegateCall, Program
 from delegate.registry import Registry
 from delegate.report import Report
 from delegate.runtime.delegates import require_no_code
-from delegate.runtime.steps import failed
+from delegate.runtime.steps import name_partition
 from delegate_debugger.recorder import torch_operator
 
 _REMEDY = "give the model, backends and options that the file was lowered with"
@@ -148,7 +148,7 @@ def _require_no_code(program: Program, registry: Registry) -> None:
             try:
                 require_no_code(runtime(), spec.compile_specs)
             except (Exception, SystemExit) as error:  # a plugin may raise anything
-                raise failed(spec, error, "") from error
+                raise name_partition(spec, error, "") from error
 
 
 class FromSavedProgram(Strategy):

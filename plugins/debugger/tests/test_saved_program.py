@@ -13,7 +13,7 @@ from torch import nn
 import delegate
 from delegate.errors import ConfigError, InputError, ProgramError
 from delegate.program import file
-from delegate.program.instructions import stripped
+from delegate.program.instructions import strip_debug_info
 from tests.support.planting import aten, in_place_of, planted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -70,6 +70,6 @@ def test_a_file_that_cannot_be_debugged(model_file: Path, tmp_path: Path) -> Non
         debug(exported(other), program_file=model_file)
     with pytest.raises(ConfigError, match="placement of its own"):
         debug(exported(), program_file=model_file, placement=delegate.ByPreference())
-    file.save(stripped(file.load(model_file)), tmp_path / "small.dlg")
+    file.save(strip_debug_info(file.load(model_file)), tmp_path / "small.dlg")
     with pytest.raises(ProgramError, match=r"no debug info \(.*small.dlg\)"):
         debug(exported(), program_file=tmp_path / "small.dlg")

@@ -13,7 +13,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from delegate.backend.qdq import Coded
-from delegate.program.dtypes import packed
+from delegate.program.dtypes import pack_pairs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -153,7 +153,7 @@ class Model:
             coded: the integers that floats were decoded from, in runs.
         """
         array = np.ascontiguousarray(array).reshape(array.shape)
-        data = packed(array) if bits == 4 else array
+        data = pack_pairs(array) if bits == 4 else array
         digest = hashlib.sha256(data.reshape(-1).view(np.uint8).data).digest()
         key = (digest, array.shape, array.dtype.str, quantization, bits)
         if key not in self._constants:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from delegate.backends.xnnpack.runtime.verifier import Graph, verify
-from delegate.program.dtypes import is_small, packed, unpacked
+from delegate.program.dtypes import is_small, pack_pairs, unpack_pairs
 from delegate.program.raw import array_over
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _STORED: Mapping[str, tuple[np.dtype[Any], Callable[[Array], Array]]] = {
     "": (np.dtype("u1"), lambda raw: raw),
     "float16": (np.dtype("<f2"), lambda half: half.astype("<f4")),
     "bfloat16": (np.dtype("<u2"), _from_bfloat16),
-    "int4": (np.dtype("u1"), unpacked),
+    "int4": (np.dtype("u1"), unpack_pairs),
 }
 _WIDER = {"": 1, "float16": 2, "bfloat16": 2, "int4": 2}  # bytes of the model per stored byte
 _RUNS = "runs"
@@ -76,7 +76,7 @@ def _narrow(array: Array) -> tuple[Place, Array]:
         if np.array_equal(half.astype(np.float32).reshape(-1).view(np.uint32), bits):
             return ("float16",), half
     if array.dtype == np.int8 and is_small(array):
-        return ("int4",), packed(array)
+        return ("int4",), pack_pairs(array)
     return ("",), array
 
 
@@ -84,7 +84,7 @@ def _runs(coded: Coded) -> tuple[Place, Array]:
     """Return the storage form of integers and their data, in memory order, with a scale per run."""
     assert coded.scale is not None
     bits = 4 if is_small(coded.values) else 8
-    values = packed(coded.values) if bits == 4 else coded.values
+    values = pack_pairs(coded.values) if bits == 4 else coded.values
     size = coded.values.size // coded.scale.size
     parts = [coded.scale.astype("<f4"), values]
     if not coded.symmetric:
@@ -98,7 +98,7 @@ def _from_runs(stored: memoryview, count: int, bits: int, size: int, with_zeros:
     scales = array_over(stored, np.dtype("<f4"), (count // size, 1))
     at = scales.nbytes
     raw = array_over(stored, np.dtype("u1" if bits == 4 else "i1"), (count * bits // 8,), at)
-    values = (unpacked(raw) if bits == 4 else raw).astype(np.float32).reshape(-1, size)
+    values = (unpack_pairs(raw) if bits == 4 else raw).astype(np.float32).reshape(-1, size)
     if with_zeros:
         values -= array_over(stored, np.dtype("i1"), (count // size, 1), at + raw.nbytes)
     values *= scales
