@@ -15,20 +15,30 @@ import torch.ao.quantization.fx.utils
 import torchao.utils
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
-from torch.nn import Module
 
 from delegate.common.user_warnings import warn_user
 from delegate.config.model import Quantization
 from delegate.edge.node import op_name, tensors
 from delegate.edge.passes.folding import fold_parameters, make_weights_parameters
 from delegate.edge.torch_private import pytree
-from delegate.errors import ConfigError, DelegateError, ExportError, InputError, did_you_mean
+from delegate.errors import ConfigError, DelegateError, ExportError, did_you_mean
 from delegate.plugins import one_line
 from delegate.quantization.calibration import Batch, CalibrationBatches, input_names, read_calibration
-from delegate.quantization.joined_ranges import calls_of, join_ranges, observer_of
-from delegate.quantization.observers import FittingHistogram, FittingMinMax, NotFinite
+from delegate.quantization.observers import NotFinite
 from delegate.quantization.quantizer import BackendQuantizer
-from delegate.quantization.settings import OFF, RULES, SchemeChoice, stack
+from delegate.quantization.ranges import (
+    join_ranges,
+    layer_of_observer,
+    list_observers,
+    not_finite_error,
+    place_of,
+    place_of_observer,
+    require_ranges,
+    rule_for_floats,
+    warn_of_outliers,
+    warn_of_vanishing,
+)
+from delegate.quantization.settings import OFF, RULES, SchemeChoice
 from delegate.registry import Registry
 
 
@@ -53,7 +63,6 @@ def _calibration(section: Quantization, methods: Sequence[str]) -> Mapping[str, 
     return sources
 
 
-_MAX_VANISHING = 0.5  # share of the values that become 0; 2 % do in usual models
 Progress = Callable[[int], None]  # called with the number of each finished batch
 Note = Callable[[str], object]
 
@@ -149,12 +158,12 @@ def convert(prepared: Prepared, note: Note | None = None) -> ExportedProgram:
     from torchao.quantization.pt2e import move_exported_model_to_eval
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
-    _require_ranges(prepared)
-    _warn_of_outliers(prepared.module)
+    require_ranges(prepared.module)
+    warn_of_outliers(prepared.module)
     apart = join_ranges(prepared.module)
-    _warn_of_vanishing(prepared.module, apart)
+    warn_of_vanishing(prepared.module, apart)
     if apart and note is not None:
-        names = ", ".join(dict.fromkeys(_place_of(node) for node in apart))
+        names = ", ".join(dict.fromkeys(place_of(node) for node in apart))
         note(
             f"{names} stays in float: ranges of its operands differ by more than 16 times, and integers have one scale"
         )
@@ -283,27 +292,10 @@ def _quantize_method(
                 try:
                     prepared.module(*args, **kwargs)
                 except NotFinite as error:
-                    raise _not_finite(prepared.module, error, number) from error
+                    raise not_finite_error(prepared.module, error, number) from error
                 if progress is not None:
                     progress(number)
     return convert(prepared, note)
-
-
-def _not_finite(module: GraphModule, error: NotFinite, number: int) -> InputError:
-    """Return the error that names the activation with NaN or infinity in a batch of calibration data."""
-    node = next(node for node, observer in _observers(module) if observer is error.observer)
-    what = f"{_place(node)} has NaN or infinity, but its range is measured"
-    rule = f"quantization.nodes: {{{node.args[0]}: off}}"
-    remedy = f"remove such data, or keep the nodes that compute and read it in float, e.g. {rule}"
-    return InputError(what, where=f"calibration batch {number}", remedy=remedy)
-
-
-def _observers(module: GraphModule) -> Iterator[tuple[Node, Module]]:
-    """Yield the nodes that call observers or fake quantization, each with the observer."""
-    for node in module.graph.find_nodes(op="call_module"):
-        observer = module.get_submodule(node.target)
-        if hasattr(observer, "calculate_qparams"):
-            yield node, observer
 
 
 def _observe_weights(module: GraphModule) -> None:
@@ -313,13 +305,17 @@ def _observe_weights(module: GraphModule) -> None:
         ConfigError: a weight has NaN or infinity, so it has no scale.
     """
     with torch.no_grad(), _using_torchao():
-        for node, observer in _observers(module):
+        for node, observer in list_observers(module):
             source = node.args[0]
             if isinstance(source, Node) and source.op == "get_attr":
                 weight = operator.attrgetter(str(source.target))(module)
                 if not weight.isfinite().all():
-                    remedy = f"load other weights, or keep this layer in float: {_keep_in_float([_layer_of(node)])}"
-                    raise ConfigError(f"{_place(node)} has NaN or infinity", where="quantization", remedy=remedy)
+                    remedy = (
+                        f"load other weights, or keep this layer in float: {rule_for_floats([layer_of_observer(node)])}"
+                    )
+                    raise ConfigError(
+                        f"{place_of_observer(node)} has NaN or infinity", where="quantization", remedy=remedy
+                    )
                 observer(weight)
 
 
@@ -337,7 +333,7 @@ def _warn_of_nothing(module: GraphModule, settings: Quantization, notes: Sequenc
         label: the model in the message.
     """
     schemes = {settings.scheme, *(scheme for key in RULES for scheme in getattr(settings, key).values())}
-    if schemes == {OFF} or any(_observers(module)):
+    if schemes == {OFF} or any(list_observers(module)):
         return
     floats = {t.dtype for n in module.graph.nodes for t in tensors(n) if t.is_floating_point()} - {torch.float32}
     names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
@@ -346,119 +342,6 @@ def _warn_of_nothing(module: GraphModule, settings: Quantization, notes: Sequenc
     why = "the rules keep its layers in float" if OFF in schemes else why
     why = "; ".join(notes) or why
     warn_user(f"no operator of {label} is quantized: {why}", NothingQuantized)
-
-
-def _warn_of_outliers(module: GraphModule) -> None:
-    """Warn of the values that ranges exclude."""
-    observers = {node: observer for node, observer in _observers(module) if isinstance(observer, FittingHistogram)}
-    cases = [f"{_place(node)}: up to {o.largest:.3g}, others within {o.range[0]:.3g} and {o.range[1]:.3g}"
-             for node, observer in observers.items() if (o := observer.outliers()) is not None]  # fmt: skip
-    if cases:
-        more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
-        what = f"rare values are left out of ranges: {'; '.join(dict.fromkeys(cases[:3]))}{more}"
-        remedy = "if they matter, set quantization.outliers: 0, or keep these layers in floats"
-        warn_user(f"{what}: {remedy}")
-
-
-def _warn_of_vanishing(module: GraphModule, apart: Mapping[Node, Any]) -> None:
-    """Warn of values that are too small for their integer representation.
-
-    Args:
-        module: the calibrated model.
-        apart: operators that join ranges which are far apart, with the observers of their results.
-    """
-    tiny = {_place(node): _layer_of(node) for node, observer in _observers(module) if _vanishes(module, node, observer)}
-    for node, observer in apart.items():
-        for operand, reader in _vanishing_operands(module, node, observer):
-            tiny[f"{_place(operand)} in {node.name}"] = reader
-    if tiny:
-        places = list(tiny)
-        more = f" and {len(places) - 5} more" if len(places) > 5 else ""
-        what = f"values are too small for a scale, so that most become 0 or few numbers: {', '.join(places[:5])}{more}"
-        remedy = f"keep these layers in floats: {_keep_in_float([tiny[place] for place in places[:5]])}"
-        warn_user(f"{what}: {remedy}")
-
-
-def _vanishing_operands(module: GraphModule, node: Node, observer: Any) -> Iterator[tuple[Node, Node]]:
-    """Yield the observers of operands that mostly become 0 for a reader in integers, each with the reader."""
-    readers = [user for call in calls_of(module, observer) for user in call.users]
-    for operand in (source for source in node.all_input_nodes if readers and source.op == "call_module"):
-        if observer_of(module, operand).vanishing(float(observer.calculate_qparams()[0])) > _MAX_VANISHING:
-            yield operand, readers[0]
-
-
-def _vanishes(module: GraphModule, node: Node, observer: Any) -> bool:
-    """Return if most values become 0 or the range uses less than a quarter of the integers."""
-    from torchao.quantization.pt2e import MovingAverageMinMaxObserver
-
-    source = node.args[0]
-    if isinstance(source, Node) and source.op == "get_attr":
-        weight = operator.attrgetter(str(source.target))(module).detach()
-        steps = _expand_scale(observer.calculate_qparams()[0], weight.shape, getattr(observer, "ch_axis", 0))
-        nonzero = (weight.abs() / steps)[weight != 0]
-        if not nonzero.numel():
-            return False
-        return bool((nonzero < 0.5).float().mean() > _MAX_VANISHING or nonzero.max() < observer.quant_max / 4)
-    observer = getattr(observer, "activation_post_process", observer)  # of fake quantization
-    if not isinstance(observer, FittingHistogram | FittingMinMax | MovingAverageMinMaxObserver):
-        return False
-    size = max(float(observer.max_val), 0.0) - min(float(observer.min_val), 0.0)
-    levels = size / float(observer.calculate_qparams()[0])
-    few = 0 < levels < (observer.quant_max - observer.quant_min) / 4
-    counts = isinstance(observer, FittingHistogram | FittingMinMax)
-    return few or (counts and observer.vanishing(float(observer.calculate_qparams()[0])) > _MAX_VANISHING)
-
-
-def _expand_scale(scale: torch.Tensor, sizes: Sequence[int], axis: int) -> torch.Tensor:
-    """Return the scale of each value of a weight, whose scales are per tensor, per channel of an axis, or per group."""
-    if scale.dim() == len(sizes) > 1:
-        return scale.repeat_interleave(sizes[-1] // scale.shape[-1], -1)
-    return scale.reshape([-1 if place == axis else 1 for place in range(len(sizes))])
-
-
-def _place(observer: Node) -> str:
-    """Return the place of an observed value, for messages: a weight, an input, or a node and its module."""
-    source = observer.args[0]
-    assert isinstance(source, Node)
-    return _place_of(source)
-
-
-def _place_of(source: Node) -> str:
-    if source.op == "get_attr":
-        return f"weight {source.target}"
-    if source.op == "placeholder":
-        return f"input {source.name}"
-    paths = stack(source)
-    return f"{source.name} of {paths[-1][0]}" if paths else source.name
-
-
-def _layer_of(observer: Node) -> Node:
-    """Return the layer of an observed value; a weight or an input belongs to the one that reads it."""
-    source = observer.args[0]
-    assert isinstance(source, Node)
-    return source if source.op == "call_function" else next(iter(observer.users), source)
-
-
-def _keep_in_float(layers: Iterable[Node]) -> str:
-    """Return the configuration that keeps layers in float: by module, else by name of node."""
-    keys: dict[str, list[str]] = {}
-    for layer in layers:
-        paths = stack(layer)
-        keys.setdefault("modules" if paths else "nodes", []).append(paths[-1][0] if paths else layer.name)
-    return ", ".join(
-        f"quantization.{key}: {{{', '.join(f'{name}: off' for name in dict.fromkeys(names))}}}"
-        for key, names in keys.items()
-    )
-
-
-def _require_ranges(prepared: Prepared) -> None:
-    """Raise ConfigError if an observer has measured nothing: torchao would choose a scale all the same."""
-    for node, observer in _observers(prepared.module):
-        least = getattr(getattr(observer, "activation_post_process", observer), "min_val", None)
-        if isinstance(least, torch.Tensor) and (least.numel() == 0 or not torch.isfinite(least).all()):
-            what = "the range of a value was never measured"
-            remedy = "run the prepared module on calibration data, or train it, before it is converted"
-            raise ConfigError(what, where=str(node.args[0]), remedy=remedy)
 
 
 def _needs_data(module: GraphModule, choice: SchemeChoice) -> bool:
