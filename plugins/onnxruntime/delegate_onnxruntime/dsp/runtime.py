@@ -97,14 +97,15 @@ class DspRuntime(OnnxRuntime):
             compiled_by, installed = compile_specs.get("versions", {}), versions()
             if compiled_by == installed:
                 raise
+            was, now = _name_versions(compiled_by), _name_versions(installed)
             raise BackendFailed(
-                f"it was compiled by {_named(compiled_by)}, but {_named(installed)} is installed: {error.what}",
+                f"it was compiled by {was}, but {now} is installed: {error.what}",
                 where=error.where,
                 remedy="lower it again here, or install the version that compiled it",
             ) from error
 
 
-def _named(libraries: Mapping[str, str]) -> str:
+def _name_versions(libraries: Mapping[str, str]) -> str:
     return " and ".join(f"{name} {version}" for name, version in libraries.items()) or "unknown versions"
 
 

@@ -98,6 +98,5 @@ INFO = BackendInfo(
     runtime="delegate_onnxruntime.providers.runtime:OnnxRuntimeRuntime",
     probe=probe,
     install=INSTALL,
-    api_version=(1, 0),
     preference=-2,  # after those that come with the project, where nobody names backends
 )

@@ -1,4 +1,4 @@
-"""Exports to ONNX: the exporter's tables are read for the first region alone."""
+"""Exports to ONNX, which need no device: tables are read once, and dtypes fit each other and what torch planned."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 from delegate_onnxruntime.onnx.aot.model import to_onnx
 from delegate_onnxruntime.onnx.aot.translations import table_of
+from delegate_onnxruntime.onnx.aot.translations.row import scalar
 from delegate_onnxruntime.webgpu.operators import OPERATORS
 from torch._subclasses import FakeTensorMode
 
@@ -16,7 +18,7 @@ from delegate.backend.region import SIZE_DECIDED
 from delegate.backend.selected import condition_of
 from tests.support.functions import Function
 
-pytest.importorskip("onnx", reason="onnx is not installed: pip install 'delegate-onnxruntime[aot]'")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'delegate-onnxruntime[aot]'")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'delegate-onnxruntime[aot]'")
 
 
@@ -45,3 +47,28 @@ def test_a_decision_by_a_size_is_reported_as_such():
     assert re.fullmatch(
         r"webgpu decides by the sizes of the export: s\d+ >= 16 == False", condition_of("webgpu", caught.value)
     )
+
+
+FLOAT16, BOOL = 10, 9
+CASES = {
+    "a number beside a new value": (F.logsigmoid, [FLOAT16]),
+    "the exporter computes it in float32": (torch.abs, [FLOAT16]),
+    "the same, used further": (lambda x: (x.abs() * x, x.abs()), [FLOAT16, FLOAT16]),
+    "booleans": (lambda x: x.abs() > 1, [BOOL]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dtypes_of_float16_fit(case):
+    function, dtypes = CASES[case]
+    program = torch.export.export(Function(function), (torch.randn(3, 4).half(),))
+    model = to_onnx(program, table_of(OPERATORS)).model
+    assert [t.dtype for t in model.outputs] == dtypes
+    onnx.shape_inference.infer_shapes(onnx.load_from_string(model.graph), check_type=True, strict_mode=True)
+
+
+def test_a_number_needs_a_dtype():
+    import onnx_ir
+
+    with pytest.raises(AssertionError, match="dtype of a value that has none"):
+        scalar(1.0, onnx_ir.val("x"))

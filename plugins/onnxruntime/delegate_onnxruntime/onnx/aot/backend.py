@@ -17,7 +17,7 @@ from delegate.backend.lowering import LoweringTable, TableBackend
 from delegate.edge.node import tensor
 from delegate.verdict import Reason, Verdict, no
 from delegate_onnxruntime.onnx.aot.model import ExportedModel, require_graph, to_onnx, with_weights
-from delegate_onnxruntime.onnx.aot.number_checks import cut_off, too_large
+from delegate_onnxruntime.onnx.aot.number_checks import find_cut_off_zero_points, find_large_biases
 from delegate_onnxruntime.onnx.aot.translations import TRANSLATIONS, Operators
 from delegate_onnxruntime.onnx.aot.translations.row import Translation
 from delegate_onnxruntime.onnx.runtime.backend import OnnxRuntime
@@ -82,7 +82,7 @@ class OnnxBackend(TableBackend):
         return super().check(node) and keeps_zero(node) and keeps_factor(node)
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        refused = too_large(region) | cut_off(region) | constants_of_zero(region)
+        refused = find_large_biases(region) | find_cut_off_zero_points(region) | constants_of_zero(region)
         if refused := refused | collapsed_sizes(region, self.wrong_if_empty):
             raise RegionRefused(refused)
         exported = to_onnx(exported_program(sums_in_stages(region)), self.table)

@@ -25,7 +25,7 @@ _SCALES = {
 _MOST = 2**31 - 1
 
 
-def too_large(region: Region) -> dict[str, str]:
+def find_large_biases(region: Region) -> dict[str, str]:
     """Return the layers whose bias exceeds 32 bits in steps of their operands' scales, with reasons.
 
     This happens if an operand was almost 0 in calibration.
@@ -67,7 +67,7 @@ _DECODES = {  # operator -> its argument
 }
 
 
-def cut_off(region: Region) -> dict[str, str]:
+def find_cut_off_zero_points(region: Region) -> dict[str, str]:
     """Return the nodes that decode integers by zero points outside of the integers' type, with reasons."""
     refusals = {}
     for node in region.calls:

@@ -28,7 +28,7 @@ from delegate_onnxruntime.onnx.aot.translations import TRANSLATIONS, table_of
 from delegate_onnxruntime.onnx.runtime.provider import CPU
 from delegate_onnxruntime.providers.aot.operators import LIMITS, LOSING_NAN, operators_of
 from delegate_onnxruntime.providers.aot.patterns import LIBRARY, SCHEMES
-from delegate_onnxruntime.providers.aot.rewrite import IN_INTEGERS, KNOWN, PATTERNS, rewritten
+from delegate_onnxruntime.providers.aot.rewrite import IN_INTEGERS, KNOWN, PATTERNS, rewrite_integers
 from delegate_onnxruntime.providers.deviations import DEVIATIONS
 from delegate_onnxruntime.providers.info import find, plugin_wheels
 from delegate_onnxruntime.providers.runtime import OnnxRuntimeRuntime
@@ -109,14 +109,15 @@ class OnnxRuntimeBackend(OnnxBackend):
     def preprocess(self, region: Region) -> PreprocessResult:
         if not self._is_cpu:
             return super().preprocess(region)
-        lowered, in_floats = super().preprocess(rewritten(region)), run_time_ranges.notes_on_floats(region, self.claims)
+        lowered = super().preprocess(rewrite_integers(region))
+        in_floats = run_time_ranges.notes_on_floats(region, self.claims)
         return replace(lowered, notes=(*lowered.notes, *in_floats))
 
     def compile(self, exported: ExportedModel, region: Region) -> PreprocessResult:
-        from delegate_onnxruntime.providers.aot.conversion import convertible
+        from delegate_onnxruntime.providers.aot.conversion import convert_int8
 
         if self._is_cpu:
-            exported = replace(exported, model=convertible(exported.model))
+            exported = replace(exported, model=convert_int8(exported.model))
         in_floats: tuple[str, ...] = ()
         if self._is_cpu and any(op_name(node) == QUANTIZE for node in region.calls):
             with TemporaryDirectory(prefix="delegate-onnxruntime-") as folder:

@@ -27,7 +27,7 @@ _WEIGHTS: Mapping[str, tuple[int, int]] = {  # operator -> its weight and the ze
 }
 
 
-def convertible(model: OnnxModel) -> OnnxModel:
+def convert_int8(model: OnnxModel) -> OnnxModel:
     """Return a model with activations in uint8, in which each node has its own int8 weights; equal ones share bytes."""
     proto = onnx.ModelProto.FromString(model.graph)
     graph, weights = proto.graph, {weight.name: weight for weight in model.weights}
@@ -49,7 +49,7 @@ def convertible(model: OnnxModel) -> OnnxModel:
                 continue
             copied = graph.initializer.add()
             copied.CopyFrom(held)
-            copied.name = node.input[place] = _unused(name, taken)
+            copied.name = node.input[place] = _choose_name(name, taken)
             if name in weights:
                 weights[copied.name] = replace(weights[name], name=copied.name)
     return replace(model, graph=proto.SerializeToString(), weights=tuple(weights.values()))
@@ -78,7 +78,7 @@ def _use_unsigned_activations(graph: Any, constants: dict[str, TensorProto]) -> 
         zeros = {_int8(constants.get(n.input[2])) if len(n.input) == 3 else None for n in pair}
         if None in zeros or len(zeros) > 1 or any(n.op_type != "DequantizeLinear" for n in users):
             continue
-        zero = _unsigned(zeros.pop(), graph, constants)
+        zero = _add_unsigned(zeros.pop(), graph, constants)
         for n in pair:
             n.input[2] = zero
         kept = [a for a in node.attribute if a.name != "output_dtype"]  # the zero point has the type
@@ -101,7 +101,7 @@ def _bound_softmax(graph: Any, constants: dict[str, TensorProto]) -> None:
         most = step * ((255 if zero.data_type == TensorProto.UINT8 else 127) - start)
         if most >= 1:
             continue
-        name = _unused(f"{node.input[0]}_bound", set(constants))
+        name = _choose_name(f"{node.input[0]}_bound", set(constants))
         constants[name] = graph.initializer.add()
         constants[name].CopyFrom(onnx.numpy_helper.from_array(np.array(most, np.float32), name))
         graph.node.insert(number, onnx.helper.make_node("Min", [node.input[0], name], [f"{name}ed"]))
@@ -116,7 +116,7 @@ def _int8(constant: TensorProto | None) -> int | None:
     return int(values.reshape(-1)[0]) if values.size == 1 else None
 
 
-def _unsigned(zero_point: int | None, graph: Any, constants: dict[str, TensorProto]) -> str:
+def _add_unsigned(zero_point: int | None, graph: Any, constants: dict[str, TensorProto]) -> str:
     """Return the name of a uint8 constant that is larger by 128; add it if it is new."""
     assert zero_point is not None
     name = f"zero_point_{zero_point + 128}"
@@ -154,7 +154,7 @@ def _copy_shared_nodes(graph: Any, constants: Mapping[str, TensorProto]) -> None
         graph.node.extend(listed)
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def _choose_name(name: str, taken: set[str]) -> str:
     """Return a new name of a copy, and add it to the names that are taken."""
     number = next(n for n in range(1, len(taken) + 2) if f"{name}.{n}" not in taken)
     taken.add(f"{name}.{number}")

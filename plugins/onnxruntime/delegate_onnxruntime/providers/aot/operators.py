@@ -69,11 +69,12 @@ def operators_of(provider: str) -> Operators:
     except RuntimeError:  # a provider in a library of its own that registers none here
         kernels = []
     wrong = _WRONG.get(provider, {})
-    supported = {name: frozenset(_dtypes(name, kernels)) - wrong.get(name, frozenset()) for name in sorted(_name())}
+    names = sorted(_operator_names())
+    supported = {name: frozenset(_dtypes(name, kernels)) - wrong.get(name, frozenset()) for name in names}
     return {name: dtypes for name, dtypes in supported.items() if dtypes}
 
 
-def _name() -> set[str]:
+def _operator_names() -> set[str]:
     """Return the operators, with their modes, that translations use."""
     return {name for rows in TRANSLATIONS.values() for row in rows for name in row.lower.needs}
 

@@ -183,7 +183,7 @@ class RegionRewriter:
         self.region.graph.erase_node(node)
 
 
-def rewritten(region: Region) -> Region:
+def rewrite_integers(region: Region) -> Region:
     """Return a region in which each claimed pattern is one operator, and other constants are decoded once.
 
     Raises:
