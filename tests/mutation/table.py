@@ -174,7 +174,9 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
      "bound of a maximum", ("program/test_expr.py",)),
     ("memory/planner.py", "self._add(begin + size, end)", "self._add(begin, end)", "rest of a gap",
      ("memory/test_planner.py",)),
-    ("program/expr.py", "Op.CEIL: math.ceil", "Op.CEIL: math.floor", "ceil of a size", ("program/test_expr.py",)),
+    ("program/expr.py", "Op.CEIL: math.ceil,\n    Op.TRUNC: math.trunc,\n    Op.ROUND: round,\n    Op.SQRT",
+     "Op.CEIL: math.floor,\n    Op.TRUNC: math.trunc,\n    Op.ROUND: round,\n    Op.SQRT", "ceil of a size",
+     ("program/test_expr.py",)),
     ("program/segments.py", "places[digest, segment.nbytes] = align(end)", "places[digest, segment.nbytes] = end",
      "segments not aligned", ("program/test_file.py",)),
     # -- partitioner
