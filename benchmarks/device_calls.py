@@ -59,9 +59,8 @@ def _onnx(session: Any, x: np.ndarray) -> Calls:
 
 def tvm(spec: DelegateSpec, blob: memoryview, x: np.ndarray) -> Calls:
     """TVM's own Python package; what it is given and gives when bound stays in its tensors."""
+    from delegate_cuda.runtime.delegate import unpack as parts
     from tvm import cpu, relax, runtime
-
-    from delegate.backends.gpu.cuda.runtime.delegate import unpack as parts
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "library.so")

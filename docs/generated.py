@@ -31,7 +31,7 @@ MARKER = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 BACKENDS = (
     "delegate.backends.xnnpack.info",
     "delegate_onnxruntime.webgpu.info",
-    "delegate.backends.gpu.cuda.info",
+    "delegate_cuda.info",
     "delegate_onnxruntime.dsp.info",
 )
 

@@ -97,7 +97,7 @@ class BackendAlias:
         name: the name that users write, e.g. "gpu"; also the entry point's name.
         description: one line.
         stands_for: names of backends, of which the first one whose device is here is used, else the last one that
-            works.
+            works. Backends that are not installed are passed over.
     """
 
     name: str

@@ -165,9 +165,9 @@ class BackendStates:
             return facts
         self._aliases[facts.name] = facts
         known = (self._plugins.keys() | self.registered.keys()) - self._aliases.keys()
-        if unknown := [name for name in facts.stands_for if name not in known]:
-            return BackendState.broken(plugin, f"stands for {unknown[0]!r}, which is not a backend")
-        states = [self.find(name) for name in facts.stands_for]
+        states = [self.find(name) for name in facts.stands_for if name in known]
+        if not states:
+            return BackendState.broken(plugin, f"stands for {facts.stands_for[0]!r}, which is not a backend")
         working = [state for state in reversed(states) if state.state is PluginState.OK]
         best = next((state for state in states if state.is_on_own_device), working[0] if working else states[-1])
         named = replace(

@@ -10,6 +10,7 @@ from torch import nn
 
 import delegate
 from delegate.edge.build import raw_bytes
+from tests.support.availability import require
 from tests.support.lowering import assert_runs, assert_same
 
 CONSTANTS = {
@@ -37,8 +38,7 @@ class Held(nn.Module):
 @pytest.mark.parametrize("backend", ["portable", "xnnpack", "cuda"])
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_as_eager(name: str, backend: str) -> None:
-    if backend == "cuda":
-        pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+    require(backend)
     module = Held(CONSTANTS[name]()).eval()
     x = torch.randn(1, 1)
     config = {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]} if backend == "cuda" else None

@@ -29,7 +29,7 @@ OTHERS = {
     "delegate/backend/compiler_worker.py": "descriptors of its parent",
     "plugins/onnxruntime/delegate_onnxruntime/dsp/runtime.py": "a file of this process",
     "plugins/onnxruntime/delegate_onnxruntime/dsp/targets.py": "of the system",
-    "delegate/backends/gpu/cuda/aot/compiling.py": "a file of this process",
+    "plugins/cuda/delegate_cuda/aot/compiling.py": "a file of this process",
     "plugins/onnxruntime/delegate_onnxruntime/onnx/runtime/session.py": "a file of this process",
     "delegate/cache/runtime/environment.py": "of the system, and of an installed package",
     "delegate/cache/runtime/store.py": "does not wait, in a private folder",

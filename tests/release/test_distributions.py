@@ -26,6 +26,7 @@ NOT_SOURCES = (".*", "__pycache__", "*.egg-info", "build", "dist")
 PACKAGES = {
     "delegate": Path("."),
     "delegate_debugger": Path("plugins/debugger"),
+    "delegate_cuda": Path("plugins/cuda"),
     "delegate_kernels_extra": Path("plugins/kernels-extra"),
     "delegate_llm": Path("plugins/llm"),
     "delegate_numba": Path("plugins/numba"),

@@ -22,13 +22,6 @@ TOLERANCE = {"portable": 1e-4, "xnnpack": 1e-4, "dsp": 1e-2, "webgpu": 1e-3, "cu
 BACKENDS: dict[str, Any] = {"portable": [], "cuda": {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]}}
 
 
-def _require(backend: str) -> None:
-    if backend == "cuda":
-        pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
-    elif backend in ("dsp", "webgpu"):
-        require(backend)
-
-
 SAMPLES = 4  # of a family in the default run
 # Backend -> family -> how many nodes of these samples the backend runs, and how many it refuses for each reason. The
 # samples are the same in every run, so that a backend that stops taking an operator fails here.
@@ -79,7 +72,7 @@ def _compared(backend: str, family: str, examples: int) -> tuple[Counter[str], C
 @pytest.mark.extended
 @pytest.mark.parametrize(("backend", "family"), every(4, EXPECTED, ["pools", "pads", "programs"]))
 def test_devices(backend, family):
-    _require(backend)
+    require(backend)
     found, left = _compared(backend, family, SAMPLES)
     assert found == EXPECTED[backend][family], f"{backend} refuses {dict(left)}"
 
@@ -90,7 +83,7 @@ def test_devices(backend, family):
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sweep(backend, examples, family):
-    _require(backend)
+    require(backend)
     found, left = _compared(backend, family, examples)
     assert found["runs"] > 0, f"{backend} refuses {dict(left)}"
 

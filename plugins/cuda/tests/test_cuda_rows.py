@@ -7,16 +7,17 @@ import shutil
 
 import pytest
 import torch
+from delegate_cuda.aot.operators import TABLE
 from torch import nn
 
 import delegate
-from delegate.backends.gpu.cuda.aot.operators import TABLE
 from delegate.compiled import CompiledProgram
 from delegate.verdict import Reason
-from tests.backends.gpu.cases import ALL
 from tests.support.lowering import relative_error
 
-pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+from .cases import ALL
+
+pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install delegate-cuda")
 
 WITHOUT_CASE = {
     "aten.add.Scalar", "aten.sub.Scalar", "aten.mul.Scalar", "aten.div.Scalar",  # exported as .Tensor with a number

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from delegate_cuda.runtime import library
+from delegate_cuda.runtime.delegate import CudaWeight, Machine, pack, unpack
+from delegate_cuda.runtime.library import CudaTarget
 from torch import nn
 
 import delegate
 from delegate.backend.info import Availability
-from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.delegate import CudaWeight, Machine, pack, unpack
-from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.errors import BackendFailed, BackendUnavailable, ConfigError, LoweringError
 from delegate.program.dtypes import DType
 from tests.support.lowering import assert_runs, assert_same, compiled, relative_error
 
-pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
-from delegate.backends.gpu.cuda.aot import compiling, schedules
+pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install delegate-cuda")
+from delegate_cuda.aot import compiling, schedules
 
 X = torch.linspace(-2, 2, 12).view(2, 6)
 HERE = library.probe()
@@ -33,7 +33,7 @@ nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc is here"
 def lowered(arch, *, fallback=False, module=None, args=(X,), **rest):
     torch.manual_seed(0)
     options = {"arch": arch}
-    config = {"backends": [{"name": "cuda", "options": options}], "fallback": {"keep": fallback}}
+    config = {"backends": [{"name": "cuda", "isolate": "none", "options": options}], "fallback": {"keep": fallback}}
     return compiled(module or nn.Sequential(nn.Linear(6, 64), nn.ReLU()), args, config=config, **rest)
 
 
@@ -128,7 +128,7 @@ def test_dynamic_sizes_that_tvm_has_trouble_with(module, size, reasons, portable
 
 def test_what_tvm_does_not_compile_stays_elsewhere(monkeypatch):
     """It says nothing of nodes when its passes fail: they are found."""
-    from delegate.backends.gpu.cuda.aot import conversions
+    from delegate_cuda.aot import conversions
 
     def wrong(importer, node):
         from tvm import relax
@@ -160,7 +160,7 @@ class _Sine(nn.Module):
 )
 def test_wrong_options(options, message):
     with pytest.raises(ConfigError, match=message):
-        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "cuda", "options": options}]})
+        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "cuda", "isolate": "none", "options": options}]})
 
 
 @nvcc
@@ -208,7 +208,7 @@ def test_a_library_of_another_version(monkeypatch, saved):
 def test_tvm_is_absent(monkeypatch, saved):
     monkeypatch.setattr(library, "PACKAGE", "apache-tvm-that-is-not-here")
     assert library.probe() == Availability(ok=False, reason="apache-tvm-that-is-not-here is not installed")
-    with pytest.raises(BackendUnavailable, match=r"pip install 'delegate\[cuda\]'"):
+    with pytest.raises(BackendUnavailable, match="pip install delegate-cuda"):
         delegate.load(saved, trust_code=True)
 
 

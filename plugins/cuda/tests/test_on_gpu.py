@@ -8,17 +8,20 @@ import torch.nn.functional as F
 from torch import nn
 
 import delegate
-from tests.backends.gpu.cases import frozen
 from tests.support.lowering import assert_runs, compiled, relative_error
 
-pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
+from .cases import frozen
 
-from delegate.backends.gpu.cuda.aot import schedules
-from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import CudaTarget
+pytest.importorskip("tvm", reason="TVM is not installed: pip install delegate-cuda")
+
+from delegate_cuda.aot import schedules
+from delegate_cuda.runtime import library
+from delegate_cuda.runtime.library import CudaTarget
+
 from delegate.errors import BackendUnavailable
-from tests.backends.gpu.precision import PRODUCTS, Rounded, lowered
 from tests.support.functions import Function
+
+from .precision import PRODUCTS, Rounded, lowered
 
 try:
     GPU = library.local_gpu()[0]

@@ -10,7 +10,7 @@ import delegate
 from tests.support import zoo
 from tests.support.whole_models import QUICK, check
 
-pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install delegate-cuda")
 
 
 def slow(name: str) -> object:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from delegate_cuda.aot.operators import TABLE
 from torch import nn
 
-from delegate.backends.gpu.cuda.aot.operators import TABLE
 from tests.support.cases.operators import BATCHED, CASES, INDEX, MATRIX, OTHER, POSITIVE, Case, Constant, X, weight
 
 NEGATIVE = torch.tensor([2, -1, 0, 1])

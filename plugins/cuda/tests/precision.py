@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from delegate_cuda.aot.operators import TABLE
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from delegate.backends.gpu.cuda.aot.operators import TABLE
-from tests.backends.gpu.cases import frozen
 from tests.support.functions import Function
 from tests.support.lowering import compiled
+
+from .cases import frozen
 
 
 def rounded(value: torch.Tensor, precision: str) -> torch.Tensor:
@@ -41,7 +42,9 @@ class Rounded(TorchDispatchMode):
 
 def lowered(function: Any, args: tuple[torch.Tensor, ...], precision: str, arch: str = "llvm") -> Any:
     options = {"arch": arch, "precision": precision}
-    program = compiled(Function(function), args, config={"backends": [{"name": "cuda", "options": options}]})
+    program = compiled(
+        Function(function), args, config={"backends": [{"name": "cuda", "isolate": "none", "options": options}]}
+    )
     assert {n.backend for n in program.report.nodes} == {"cuda"}
     return program
 

@@ -10,7 +10,7 @@ from torch import nn
 from delegate.runtime.loaded import LoadedProgram
 from tests.support.lowering import compiled, relative_error
 
-pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install delegate-cuda")
 
 
 class Residual(nn.Module):

@@ -30,9 +30,9 @@ from tvm.s_tir.dlight.gpu.matmul import (
 )
 
 from delegate.backend.aot import RegionFailed
-from delegate.backends.gpu.cuda.aot.wmma import TILE, Intrinsics, intrinsics
-from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import CudaTarget
+from delegate_cuda.aot.wmma import TILE, Intrinsics, intrinsics
+from delegate_cuda.runtime import library
+from delegate_cuda.runtime.library import CudaTarget
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.common.files import read_bytes
 from delegate.errors import BackendUnavailable, LoweringError
+from delegate_cuda.runtime import library
+from delegate_cuda.runtime.library import CudaTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Tuner:
 
     def schedule(self, functions: Sequence[Any]) -> list[Any]:
         """Return every function with its fastest known schedule, or with the default one."""
-        from delegate.backends.gpu.cuda.aot.schedules import apply_rule, by_default, rules
+        from delegate_cuda.aot.schedules import apply_rule, by_default, rules
 
         if self._left:
             for function in sorted(functions, key=_work, reverse=True):
@@ -153,7 +153,7 @@ class Tuner:
 
     def _measure(self, function: Any) -> None:
         """Measure the schedules without a measurement, as long as trials are left."""
-        from delegate.backends.gpu.cuda.aot.schedules import apply_rule, rules
+        from delegate_cuda.aot.schedules import apply_rule, rules
 
         if not _is_static(function):
             return

@@ -21,9 +21,9 @@ import torch
 from torch.fx import Node
 
 from delegate.backend.aot import Region
-from delegate.backends.gpu.cuda.aot import rounding
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
+from delegate_cuda.aot import rounding
 
 Conversion = Callable[[Any, Node], Any]
 

@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from delegate_cuda.runtime.library import CudaTarget
 from torch import nn
 
-from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.errors import LoweringError
-from tests.backends.gpu.cases import frozen
-from tests.backends.gpu.precision import PRODUCTS, Rounded, lowered, rounded
 from tests.support.cases.operators import Constant
 from tests.support.lowering import assert_same, relative_error
 
-pytest.importorskip("tvm", reason="TVM is not installed: pip install 'delegate[cuda]'")
-import tvm_ffi
+from .cases import frozen
+from .precision import PRODUCTS, Rounded, lowered, rounded
 
-from delegate.backends.gpu.cuda.aot import rounding, schedules, wmma
-from delegate.backends.gpu.cuda.aot.schedules import by_default
+pytest.importorskip("tvm", reason="TVM is not installed: pip install delegate-cuda")
+import tvm_ffi
+from delegate_cuda.aot import rounding, schedules, wmma
+from delegate_cuda.aot.schedules import by_default
+
 from tests.support.sampling import every
 
 torch.manual_seed(0)

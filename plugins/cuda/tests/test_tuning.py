@@ -8,17 +8,17 @@ import shutil
 
 import pytest
 import torch
+from delegate_cuda.aot import tuning
+from delegate_cuda.aot.tuning import Database, TuningRecord
+from delegate_cuda.runtime import library
+from delegate_cuda.runtime.library import CudaTarget
 from torch import nn
 
 import delegate
-from delegate.backends.gpu.cuda.aot import tuning
-from delegate.backends.gpu.cuda.aot.tuning import Database, TuningRecord
-from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import CudaTarget
 from delegate.errors import ConfigError, LoweringError
 from tests.support.lowering import assert_same, compiled
 
-pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install delegate-cuda")
 
 torch.manual_seed(0)
 X = torch.randn(1, 16, 14, 14)
@@ -31,7 +31,9 @@ no_gpu = pytest.mark.skipif(not library.probe().stand_in, reason="an NVIDIA GPU 
 def lowered(trials=None, database=None, arch="llvm", **rest) -> delegate.CompiledProgram:
     given = {} if database is None else {"tuning": {"trials": trials, "database": str(database)}}
     options = {"arch": arch, **given}
-    return compiled(MODULE, (X,), config={"backends": [{"name": "cuda", "options": options}]}, **rest)
+    return compiled(
+        MODULE, (X,), config={"backends": [{"name": "cuda", "isolate": "none", "options": options}]}, **rest
+    )
 
 
 def lines(path):
@@ -82,7 +84,10 @@ def test_a_dynamic_batch_has_the_default_schedules(tmp_path):
     options = {"arch": "llvm", "tuning": {"trials": 5, "database": str(tmp_path / "d")}}
     images = torch.cat([X, X, X])
     program = compiled(
-        MODULE, (images,), config={"backends": [{"name": "cuda", "options": options}]}, dynamic_shapes=batch
+        MODULE,
+        (images,),
+        config={"backends": [{"name": "cuda", "isolate": "none", "options": options}]},
+        dynamic_shapes=batch,
     )
     assert "0 schedules measured" in note(program)
     assert_same(program(images[:2]), MODULE(images[:2]))
@@ -162,4 +167,4 @@ def test_a_file_is_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
 def test_wrong_options(given, message):
     options = {"arch": "llvm", "tuning": given}
     with pytest.raises(ConfigError, match=message):
-        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "cuda", "options": options}]})
+        compiled(nn.ReLU(), (X,), config={"backends": [{"name": "cuda", "isolate": "none", "options": options}]})

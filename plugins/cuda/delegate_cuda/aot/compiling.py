@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from delegate.backend.aot import RegionFailed
-from delegate.backends.gpu.cuda.runtime.library import CudaTarget, one_line
 from delegate.errors import DelegateError, LoweringError
+from delegate_cuda.runtime.library import CudaTarget, one_line
 
 # What TVM reads from the environment alone. Its own choice is fast and wrong in the last digits: exp and the like.
 _EXACT = {
@@ -39,7 +39,7 @@ def compile_library(module: Any, target: CudaTarget, scheduler: Scheduler | None
     """
     import tvm
 
-    from delegate.backends.gpu.cuda.aot.wmma import with_tf32
+    from delegate_cuda.aot.wmma import with_tf32
 
     words = tvm.target.Target(dict(target.for_tvm()), host="llvm")
     _require_linker()
@@ -60,7 +60,7 @@ def _build(module: Any, words: Any, target: CudaTarget, scheduler: Scheduler | N
     import tvm
     from tvm import relax
 
-    from delegate.backends.gpu.cuda.aot.schedules import by_default
+    from delegate_cuda.aot.schedules import by_default
 
     backend = relax.backend.cpu_generic.pipeline if target.is_host else relax.backend.cuda.pipeline
     fuse = (

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.gpu.software.build import build
+from .software.build import build
 
-pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install 'delegate[cuda]'")
+pytest.importorskip("tvm_ffi", reason="TVM is not installed: pip install delegate-cuda")
 pytestmark = pytest.mark.skipif(
     shutil.which("nvcc") is None or shutil.which("g++") is None or platform.machine() != "x86_64",
     reason="the software GPU needs CUDA's headers, g++ and x86-64",

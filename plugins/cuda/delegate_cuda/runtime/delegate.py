@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.library import CPU, CUDA, CudaTarget, one_line
 from delegate.errors import BackendFailed
 from delegate.program.dtypes import DType
 from delegate.program.raw import array_over, writable_view
 from delegate.program.segments import ALIGNMENT, align
 from delegate.runtime.backend import Array, BackendRuntime, Delegate, DeviceMemory, DeviceTensor
+from delegate_cuda.runtime import library
+from delegate_cuda.runtime.library import CPU, CUDA, CudaTarget, one_line
 
 
 @dataclass(frozen=True)

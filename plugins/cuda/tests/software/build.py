@@ -1,4 +1,4 @@
-"""Builds the software GPU with g++ and CUDA's headers: python -m tests.backends.gpu.software.build FOLDER."""
+"""Builds the software GPU with g++ and CUDA's headers: python build.py FOLDER."""
 
 from __future__ import annotations
 

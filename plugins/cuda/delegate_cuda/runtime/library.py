@@ -14,7 +14,7 @@ from typing import Any
 from delegate.backend.info import Availability
 from delegate.errors import BackendUnavailable
 
-INSTALL = "pip install 'delegate[cuda]'"
+INSTALL = "pip install delegate-cuda"
 PACKAGE = "apache-tvm"
 STAND_IN = "host CPU by TVM (stand-in)"
 CPU, CUDA = 1, 2  # DLPack's codes of devices

@@ -23,21 +23,21 @@ from delegate.backend.inexact import (
     nan_notes,
 )
 from delegate.backend.lowering import TableBackend
-from delegate.backends.gpu.cuda.aot import rounding
-from delegate.backends.gpu.cuda.aot.compiling import compile_library
-from delegate.backends.gpu.cuda.aot.conversions import with_transposed_weights
-from delegate.backends.gpu.cuda.aot.importing import factors, to_relax
-from delegate.backends.gpu.cuda.aot.operators import LOSING_NAN, TABLE
-from delegate.backends.gpu.cuda.aot.tuning import Tuner
-from delegate.backends.gpu.cuda.deviations import DEVIATIONS
-from delegate.backends.gpu.cuda.runtime import library
-from delegate.backends.gpu.cuda.runtime.delegate import CudaWeight, host, pack, unpack
-from delegate.backends.gpu.cuda.runtime.library import ARCHITECTURES, HOST, CudaTarget
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor
 from delegate.errors import BackendUnavailable, LoweringError, did_you_mean
 from delegate.program.dtypes import DType
 from delegate.verdict import Reason, Verdict, no
+from delegate_cuda.aot import rounding
+from delegate_cuda.aot.compiling import compile_library
+from delegate_cuda.aot.conversions import with_transposed_weights
+from delegate_cuda.aot.importing import factors, to_relax
+from delegate_cuda.aot.operators import LOSING_NAN, TABLE
+from delegate_cuda.aot.tuning import Tuner
+from delegate_cuda.deviations import DEVIATIONS
+from delegate_cuda.runtime import library
+from delegate_cuda.runtime.delegate import CudaWeight, host, pack, unpack
+from delegate_cuda.runtime.library import ARCHITECTURES, HOST, CudaTarget
 
 _LOSES = floats_of(LOSING_NAN)
 _INLINE = 1024  # bytes; smaller constants stay in the library, where TVM folds them

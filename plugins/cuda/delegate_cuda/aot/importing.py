@@ -19,11 +19,11 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.backend.aot import RegionRefused
-from delegate.backends.gpu.cuda.aot import rounding
-from delegate.backends.gpu.cuda.aot.conversions import CONVERSIONS
-from delegate.backends.gpu.cuda.aot.operators import TABLE
-from delegate.backends.gpu.cuda.runtime.library import one_line
 from delegate.edge.node import arguments, op_name, tensors
+from delegate_cuda.aot import rounding
+from delegate_cuda.aot.conversions import CONVERSIONS
+from delegate_cuda.aot.operators import TABLE
+from delegate_cuda.runtime.library import one_line
 
 _WIDE = "float32"
 

@@ -1,1 +1,0 @@
-"""GPUs, two backends: `webgpu` for any vendor's, by ONNX Runtime's plugin; `cuda` for NVIDIA's, by TVM."""
