@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -325,6 +327,85 @@ def test_pythons_start_does_not_count_as_time_of_the_library(tmp_path, monkeypat
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     with delegate.load(stranger.program(), isolate=2.0) as program:
         np.testing.assert_array_equal(program(x(1), x()), x(1) + x())
+
+
+@pytest.mark.parametrize("left", every(8, range(8)))
+def test_no_descriptors_left(left):
+    """Each is given back, and the error says what is missing."""
+    data = stranger.program()
+    load(data).close()
+    gc.collect()
+    before = sorted(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(left):
+            os.close(held.pop())
+        with contextlib.suppress(BackendUnavailable):
+            load(data).close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for file in held:
+            os.close(file)
+    gc.collect()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+INTERRUPTS = """
+import gc, os, random, signal, subprocess, sys, time
+sys.path.insert(0, {root!r})
+import numpy as np
+import delegate
+from delegate.registry import default_registry
+from tests.runtime import stranger
+default_registry().register(stranger.INFO)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+random.seed(0)
+def children():
+    return open(f"/proc/self/task/{{os.getpid()}}/children").read().split()
+def value(first):
+    made = np.zeros((2, 3), np.float32)
+    made[0, 0] = first
+    return made
+program = delegate.load({data!r}, isolate=True)
+program(value(1), value(0))
+before, interrupted = len(os.listdir("/proc/self/fd")), 0
+for number in range({count}):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.3))
+        while True:
+            try:
+                program(value(stranger.SEGV), value(0))
+            except delegate.errors.BackendFailed:
+                pass
+    except KeyboardInterrupt:
+        interrupted += 1
+    for first in (number, number + 1):
+        assert (program(value(first), value(2)) == value(first) + value(2)).all(), "a wrong result"
+gc.collect()
+# An interrupt within `subprocess.Popen` leaves a process that ends by itself and that the next start reaps.
+time.sleep(1)
+subprocess.run([sys.executable, "-c", ""])
+print(interrupted, len(os.listdir("/proc/self/fd")) - before, len(children()))
+program.close()
+gc.collect()
+print(len(children()))
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("count", [8, pytest.param(250, marks=pytest.mark.slow)])
+def test_interrupts_of_restarts_leave_nothing(count, tmp_path):
+    path = tmp_path / "main.py"
+    path.write_text(INTERRUPTS.format(root=str(ROOT), data=stranger.program(), count=count))
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, check=False, text=True, timeout=30 + 2 * count
+    )
+    assert done.stdout.splitlines() == [f"{count} 0 1", "0"], done.stderr
 
 
 def test_closing_waits_for_a_call():
