@@ -434,10 +434,10 @@ def main() -> None:
 
 def write_profile(source: Path | None, target: Path) -> None:
     """Write the profile of this machine for the processes that lower."""
+    from delegate.costs.machine import calibrate_again
     from delegate.costs.profile import MachineProfile
-    from delegate.placement.machine import calibrated
 
-    profile, notes = (MachineProfile.load(source), ()) if source else calibrated(None, print)
+    profile, notes = (MachineProfile.load(source), ()) if source else calibrate_again(None, print)
     print(*notes, sep="\n", flush=True)
     profile.save(target)
 

@@ -27,13 +27,12 @@ from delegate.lowering.quantized import find_blamed, quantize_programs
 from delegate.lowering.weights import with_own_weights
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.locked import LockedStrategy, lock_of
+from delegate.placement.locked import Replay, lock_of
 from delegate.placement.plans import partition_options
-from delegate.placement.policy import PlacementRequest
 from delegate.plugins import DEBUGGERS, PORTABLE, discover
 from delegate.program.model import Program
 from delegate.report import Report
-from delegate.request import LoweringRequest
+from delegate.request import LoweringRequest, PlacementRequest
 from delegate.runtime.loaded import with_load_options
 from delegate.runtime.option_rules import rules_to_json
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache
@@ -171,7 +170,7 @@ def _run_stages(request: LoweringRequest, artifacts: ArtifactCache | None, is_ow
         report,
         SavedPlan.of(compiler.plans),
         tuple(compiler.warnings),
-        LockedStrategy(lock, "the program"),
+        Replay.of(lock),
         lowered,
         is_cacheable=strategy.is_cacheable and not compiler.artifacts.has_failed,
     )
@@ -237,7 +236,7 @@ def plan_and_check(
     exported, selection = quantize_programs(request.sources, request.selection, registry)
     selection = replace(selection, notes=(*selection.notes, *strategy.estimate_notes))
     compiler = Compiler(selection, kernels_of(registry, selection.kernels))
-    compiler.costs = strategy.costs(selection)
+    compiler.costs = strategy.estimates(selection)
     compiler.add_methods(exported)
     compiler.plan()
     refusal = None

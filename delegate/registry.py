@@ -31,7 +31,7 @@ from delegate.plugins import (
 if TYPE_CHECKING:
     from delegate.backend.aot import Backend
     from delegate.kernels.libraries import InstalledKernels
-    from delegate.plugins.measurements import InstalledMeasurements
+    from delegate.plugins.measurements import MeasurementState
     from delegate.runtime.backend import BackendRuntime
 
 _ERRORS: dict[PluginState, type[BackendError]] = {
@@ -255,11 +255,12 @@ class Registry:
         return InstalledKernels(discover(KERNELS, self._installed), self._blocked, self.warn)
 
     @functools.cached_property
-    def measurements(self) -> InstalledMeasurements:
-        """The packages that measure on other machines."""
-        from delegate.plugins.measurements import InstalledMeasurements
+    def measurements(self) -> tuple[MeasurementState, ...]:
+        """The packages that measure on other machines, in the order of their names."""
+        from delegate.plugins.measurements import MeasurementState
 
-        return InstalledMeasurements(discover(MEASUREMENTS, self._installed).claims, self._blocked)
+        claims = discover(MEASUREMENTS, self._installed).claims.values()
+        return tuple(MeasurementState.find(claims_of_name, self._blocked) for claims_of_name in claims)
 
 
 @functools.cache

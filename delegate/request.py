@@ -10,17 +10,21 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify, with_bounds
 from delegate.cache.aot.artifacts import ArtifactCache
-from delegate.config import load_config
+from delegate.config import PlacementSection, load_config
 from delegate.edge.sources import Model, read_programs
 from delegate.errors import ConfigError
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
-from delegate.placement.policy import PlacementRequest
-from delegate.placement.strategies import create_strategy
-from delegate.placement.strategy import Placed, Strategy
+from delegate.partitioner.saved import SavedPlan
+from delegate.placement.estimated import Estimated
+from delegate.placement.measured import Measured
+from delegate.placement.policy import ByPolicy, PlacementPolicy
+from delegate.placement.strategy import ByPreference, Placed, Strategy
 from delegate.registry import Registry, default_registry
 from delegate.selection import ConfigSource, Request, Selection, select
+
+PlacementRequest = Strategy | SavedPlan | PlacementPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class LoweringRequest:
         check = verify if isinstance(verify, Verify) else Verify(verify)
         settings = with_bounds(load_config({} if config is None else config, registry=registry), check)
         is_named = backends is not None or settings.backends is not None
-        strategy = create_strategy(placement, settings.measuring(), is_named=is_named)
+        strategy = open_strategy(placement, settings.measuring(), is_named=is_named)
         if settings.quantization is not None and settings.quantization.is_auto and not strategy.can_quantize:
             remedy = "leave placement out, or replay a lockfile"
             raise ConfigError("quantization with scheme: auto is measured", where="placement", remedy=remedy)
@@ -100,3 +104,42 @@ class LoweringRequest:
         """Return the request without models, inputs and progress, with a strategy that has the places of a program."""
         check = replace(self.check, inputs=None, reference=None)
         return replace(self, sources={}, check=check, strategy=strategy, progress=None)
+
+
+def open_strategy(request: PlacementRequest | None, settings: PlacementSection, *, is_named: bool) -> Strategy:
+    """Return the strategy of a request, for one lowering.
+
+    Args:
+        request: the argument of the user; None: as configured.
+        settings: the section `placement` of the configuration.
+        is_named: the user has named the backends, so that they are in an order of preference.
+
+    Raises:
+        ConfigError: the request is not a placement; and the errors of `Strategy.open`.
+    """
+    if request is None:
+        request = read_request(settings, is_named=is_named)
+    elif isinstance(request, SavedPlan):
+        request = Strategy(request)
+    elif isinstance(request, PlacementPolicy):
+        request = ByPolicy(request)
+    if isinstance(request, Strategy):
+        return request.open(settings)
+    known = ".Measured(), .Remote(bundle, costs), .Replay(lockfile), .ByPreference(), or a SavedPlan"
+    remedy = f"give delegate.Estimated(), {known}"
+    raise ConfigError(f"placement cannot be a {type(request).__name__}", where="to_backend", remedy=remedy)
+
+
+def read_request(settings: PlacementSection, *, is_named: bool) -> ByPreference | Estimated | Measured:
+    """Return the request that a configuration stands for; raises ConfigError if it has keys without effect.
+
+    Args: see `open_strategy`.
+    """
+    policy = settings.policy or ("preference" if is_named else "estimated")
+    if policy == "measured":
+        return Measured()
+    if unused := sorted(settings.model_fields_set - {"policy"}):
+        what = f"{', '.join(unused)}: only measured placement uses {'this key' if len(unused) == 1 else 'these keys'}"
+        remedy = "add policy: measured, or remove them"
+        raise ConfigError(f"{what}, and it is by {policy}", where="placement", remedy=remedy)
+    return ByPreference() if policy == "preference" else Estimated()

@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.fx import Graph
 
 from delegate.backend.compiler_process import AotPart
@@ -286,3 +287,22 @@ def _leave_out(name: str, error: BackendError, policy: str, registry: Registry, 
     elif policy != "skip":
         registry.warn(name, note)
     return note
+
+
+def kernel_names(kernels: KernelRequest | None) -> list[str] | None:
+    """Return the names of the kernel libraries; another process can load only those that have a name."""
+    requested = [kernels] if isinstance(kernels, str) else kernels
+    return None if requested is None else [k for k in requested if isinstance(k, str)]
+
+
+def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:
+    """Return the versions of torch, and of the backends' libraries."""
+    versions = {"torch": str(torch.__version__)}
+    for name in backends:
+        try:
+            availability = registry.state(name).availability
+        except DelegateError:
+            continue
+        reported = {} if availability is None else availability.versions
+        versions.update({library: str(version) for library, version in reported.items()})
+    return versions

@@ -13,7 +13,7 @@ import delegate
 from delegate.cli.app import app
 from delegate.errors import ConfigError
 from delegate.plugins import PluginState
-from delegate.plugins.measurements import MeasurementInfo, MeasurementState
+from delegate.plugins.measurements import MeasurementInfo, MeasurementState, load_part
 from delegate.registry import Registry
 from tests.support.plugins import Site, installed_without
 
@@ -22,7 +22,7 @@ INFO = """
 from delegate.plugins.measurements import MeasurementInfo
 INFO = MeasurementInfo("bundle", "By hand", {fields})
 """
-PARTS = "runtime='bundle_parts:measure', aot='bundle_parts:place'"
+PARTS = "part='bundle_parts:place'"
 # A request for each of the extensions -> its package is installed by.
 REQUESTS = {
     "a bundle to write": (delegate.Remote(bundle="x"), "'bundle'", "pip install ./plugins/remote"),
@@ -44,7 +44,7 @@ def bare(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 
 
-def install(site: Site, source: str = INFO.format(fields=PARTS), parts: str = "def measure(): ...") -> None:
+def install(site: Site, source: str = INFO.format(fields=PARTS), parts: str = "def place(): ...") -> None:
     """Install a package that measures bundles."""
     site.module("bundle_plugin", source)
     site.module("bundle_parts", parts)
@@ -52,7 +52,7 @@ def install(site: Site, source: str = INFO.format(fields=PARTS), parts: str = "d
 
 
 def state() -> MeasurementState:
-    (only,) = Registry().measurements.states
+    (only,) = Registry().measurements
     return only
 
 
@@ -82,11 +82,11 @@ def test_a_command_without_its_package(line: str, tmp_path: Any, monkeypatch: py
 def test_parts_are_imported_on_demand(site: Site) -> None:
     install(site, parts="raise RuntimeError('too early')")
     measurements = Registry().measurements
-    assert [(s.name, s.state, s.owner, s.version) for s in measurements.states] == [
+    assert [(s.name, s.state, s.owner, s.version) for s in measurements] == [
         ("bundle", PluginState.OK, "bundle-dist", "1.0")
     ]
-    site.module("bundle_parts", "def measure(): ...")
-    assert measurements.part("bundle", "runtime").__name__ == "measure"
+    site.module("bundle_parts", "def place(): ...")
+    assert load_part(measurements, "bundle").__name__ == "place"
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_a_package_that_cannot_be_used(site: Site, source: str, expected: Plugin
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
-        ("1 / 0", "fails to import bundle_parts:place: ZeroDivisionError"),
-        ("", "fails to import bundle_parts:place: AttributeError"),
+        ("1 / 0", "fails to import: ZeroDivisionError"),
+        ("", "fails to import: AttributeError"),
     ],
 )
 def test_a_broken_part(site: Site, parts: str, sentence: str) -> None:
@@ -140,9 +140,9 @@ def test_two_owners_and_a_blocked_one(site: Site, monkeypatch: pytest.MonkeyPatc
     assert set(state().owner.split(" and ")) == {"bundle-dist 1.0", "other-dist 1.0"}
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "bundle")
     registry = Registry()
-    assert [s.state for s in registry.measurements.states] == [PluginState.BLOCKED]
+    assert [s.state for s in registry.measurements] == [PluginState.BLOCKED]
     with pytest.raises(ConfigError, match="blocked by the environment variable DELEGATE_BLOCK_PLUGINS"):
-        registry.measurements.part("bundle", "aot")
+        load_part(registry.measurements, "bundle")
 
 
 def test_they_are_listed(site: Site) -> None:
@@ -156,7 +156,7 @@ def test_they_are_listed(site: Site) -> None:
     assert "ZeroDivisionError" in data["traceback"]
 
 
-@pytest.mark.parametrize("wrong", [{"runtime": 1}, {"requires": "ray"}, {"api_version": (1,)}, {"name": None}])
+@pytest.mark.parametrize("wrong", [{"part": 1}, {"requires": "ray"}, {"api_version": (1,)}, {"name": None}])
 def test_a_field_of_another_type(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"MeasurementInfo.{next(iter(wrong))} should be"):
-        MeasurementInfo(**{"name": "x", "description": "", "runtime": "a:b", **wrong})
+        MeasurementInfo(**{"name": "x", "description": "", "part": "a:b", **wrong})

@@ -54,7 +54,7 @@ def backends(
                 "backends": [_data(s) for s in registry.states()],
                 "refused": [_data(s) for s in registry.refused()],
                 "kernel_libraries": [_library_data(lib) for lib in registry.kernels.libraries],
-                "measurements": [_plugin_data(s, **_info_data(s)) for s in registry.measurements.states],
+                "measurements": [_plugin_data(s, **_info_data(s)) for s in registry.measurements],
             }
         )
     else:
@@ -85,7 +85,7 @@ def _list(registry: Registry) -> None:
             output.show(f"{lib.name} overrides {', '.join(lib.overrides)}")
         if lib.detail:
             output.show(lib.detail)
-    _list_measurements(registry.measurements.states)
+    _list_measurements(registry.measurements)
 
 
 def _list_measurements(states: Sequence[MeasurementState]) -> None:

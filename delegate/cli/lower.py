@@ -15,7 +15,7 @@ from delegate.cli.options import LoweringOptions, Model
 
 if TYPE_CHECKING:
     from delegate.config import Config
-    from delegate.placement.policy import PlacementRequest
+    from delegate.request import PlacementRequest
 
 LOCKED = "locked: "  # prefix of a report's notes on an applied lock
 
@@ -69,8 +69,9 @@ class PlacementOptions:
             is_named: the command line or the configuration names the backends.
         """
         from delegate.config import PlacementSection
-        from delegate.placement.policy import Measured, Remote, Replay
-        from delegate.placement.strategies import read_request
+        from delegate.placement.locked import Replay
+        from delegate.placement.measured import Measured, Remote
+        from delegate.request import read_request
 
         if self.locked is not None:
             return Replay(self.locked, lockfile=self.lock)

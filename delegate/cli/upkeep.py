@@ -146,12 +146,12 @@ def calibrate(
     ] = None,
 ) -> None:
     """Measure how fast backends and kernels are on this machine, for the placement of nodes."""
-    from delegate.placement.machine import calibrated
+    from delegate.costs.machine import calibrate_again
     from delegate.registry import default_registry
 
     chosen = [default_registry().resolve(name) for name in names or ()]
     with output.working("calibrating") as progress:
-        profile, notes = calibrated(chosen or None, progress)
+        profile, notes = calibrate_again(chosen or None, progress)
     rows = [
         (name, rates.origin, f"{rates.call.call * 1e6:.1f} us", f"{len(rates.operators)}")
         for name, rates in profile.places.items()

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from delegate.accuracy.verification import Eviction
 from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused
+from delegate.backend.decomposition import DecompositionPolicy, is_compound
 from delegate.backend.deviations import deviation_notes
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.costs.estimates import Estimates
 from delegate.devtools.listeners import stage
-from delegate.edge.control_flow import CONTROL_FLOW
+from delegate.edge.control_flow import CONTROL_FLOW, subprograms
+from delegate.edge.decompose import compound_operators
 from delegate.edge.export import to_edge
-from delegate.edge.graphs import identify
+from delegate.edge.graphs import identify, identity
 from delegate.edge.node import op_name
 from delegate.edge.passes.pipeline import optimize
-from delegate.edge.program import EdgeProgram
+from delegate.edge.program import DecompositionRound, EdgeProgram
 from delegate.edge.states import with_shared_states
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels
-from delegate.lowering.decompositions import decompose, repeat_rounds
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import (
     LoweredDelegate,
@@ -166,57 +167,39 @@ class Compiler:
             self.methods[name] = _Method(planned)
 
     def fork_with(self, edges: Mapping[str, EdgeProgram]) -> Compiler:
-        """Return a compiler of the same methods, of which some have other programs.
-
-        Both share their artifacts and failures.
-        """
-        fork = Compiler(self.selection, self.kernels, None, self.artifact_cache, self.decomposed, costs=self.costs)
-        fork.share_artifacts_of(self)
-        fork.methods.update((name, _Method(edges.get(name, method.edge))) for name, method in self.methods.items())
-        return fork
-
-    def fork_for_method(self, method: str, partitioners: Sequence[Partitioner], *, keep_all: bool = False) -> Compiler:
-        """Return a compiler of one method, in its present form, with other partitioners.
-
-        Both share their artifacts and failures.
-
-        Args:
-            method: the name of the method.
-            partitioners: the partitioners in order of preference.
-            keep_all: keep small partitions too.
-        """
-        rules = self.selection.rules
-        rules = replace(rules, min_partition_size=0) if keep_all else rules
-        selection = replace(self.selection, rules=rules)
-        fork = Compiler(selection, self.kernels, None, self.artifact_cache, self.decomposed)
-        fork.methods[method] = _Method(self.methods[method].edge)
-        fork.partitioners = tuple(partitioners)
-        fork.reserved = self._other_names(self.methods[method])
-        fork.share_artifacts_of(self)
-        return fork
+        """Return a compiler of the same methods, of which some have other programs; see `_fork`."""
+        methods = {name: _Method(edges.get(name, method.edge)) for name, method in self.methods.items()}
+        return self._fork(methods, costs=self.costs)
 
     def fork_for_way(
-        self, method: str, way: str, costs: Estimates | None = None, *, keep_all: bool = False
+        self, method: str, way: str | None, costs: Estimates | None = None, *, keep_all: bool = False
     ) -> Compiler:
-        """Return a compiler of one method, in its present form, whose plan takes a way, and both share their artifacts.
+        """Return a compiler of one method, in its present form, whose plan takes a way; see `_fork`.
 
         Args:
             method: the name of the method.
-            way: the name of the way.
+            way: the name of the way; None: the plan is by preference.
             costs: the estimates of the plan; None: the estimates of this compiler.
             keep_all: keep small partitions too.
         """
-        fork = self.fork_for_method(method, self.partitioners, keep_all=keep_all)
-        fork.costs, fork.ways = costs or self.costs, {method: way}
+        rules = replace(self.selection.rules, min_partition_size=0) if keep_all else self.selection.rules
+        return self._fork(
+            {method: _Method(self.methods[method].edge)},
+            selection=replace(self.selection, rules=rules),
+            reserved=self._other_names(self.methods[method]),
+            costs=None if way is None else costs or self.costs,
+            ways={} if way is None else {method: way},
+        )
+
+    def _fork(self, methods: dict[str, _Method], **changes: Any) -> Compiler:
+        """Return a compiler with other methods, and no plan to apply; both share their artifacts and failures."""
+        fork = replace(self, saved=None, applied=None, methods=methods, **{"ways": {}, "reserved": (), **changes})
+        fork.artifacts, fork.notes, fork.warnings = self.artifacts, {}, []
         return fork
 
     def adopt(self, method: str, way: str, fork: Compiler) -> None:
         """Take a way for a method, as a fork of it has compiled it."""
         self.ways[method], self.methods[method] = way, fork.methods[method]
-
-    def share_artifacts_of(self, other: Compiler) -> None:
-        """Use the artifacts of another compiler with the same backends, and add failures to its list."""
-        self.artifacts, self.failures = other.artifacts, other.failures
 
     def plan(self) -> None:
         """Plan all methods."""
@@ -226,7 +209,7 @@ class Compiler:
         """Return plans of each method: backend -> the plan that prefers it, with small partitions too."""
         result = []
         for name, method in self.methods.items():
-            fork = self.fork_for_method(name, self.partitioners, keep_all=True)
+            fork = self.fork_for_way(name, None, keep_all=True)
             fork.plan()  # decomposes what none of the backends and no kernel runs
             method.edge = fork.methods[name].edge
             plans: dict[str, Plan] = {}
@@ -421,3 +404,48 @@ def _require_no_portable(plan: Plan, selection: Selection) -> None:
 def portable_message(names: list[str]) -> str:
     what = "1 node stays on portable kernels" if len(names) == 1 else f"{len(names)} nodes stay on portable kernels"
     return f"{what}: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+
+
+def decompose(program: EdgeProgram, nodes: Mapping[str, Sequence[Node]], preserve_ops: Set[str]) -> EdgeProgram:
+    """Decompose compound nodes of a method in one round, in place, and run the passes.
+
+    Names of nodes and folded constants depend on which nodes are decomposed together, so plans record the rounds.
+
+    Args:
+        program: the method, which records the round.
+        nodes: name of the graph, the method's or one of its control flow -> its nodes to decompose.
+        preserve_ops: operators of decompositions that are preserved.
+
+    Raises:
+        LoweringError: torch cannot decompose an operator.
+    """
+    done = {graph: tuple(map(identity, own)) for graph, own in nodes.items()}
+    program = DecompositionPolicy(preserve_ops).decompose(program, itertools.chain.from_iterable(nodes.values()))
+    preserved = program.preserved | (compound_operators(program.graph_module) & preserve_ops)
+    recorded = replace(program, preserved=preserved, decompositions=(*program.decompositions, done))
+    return identify(optimize(recorded))
+
+
+def repeat_rounds(program: EdgeProgram, rounds: Iterable[DecompositionRound], preserve_ops: Set[str]) -> EdgeProgram:
+    """Decompose the nodes of earlier rounds that are in a method; rounds of other methods are skipped.
+
+    Args:
+        program: the method.
+        rounds: as `EdgeProgram.decompositions`.
+        preserve_ops: see `decompose`.
+    """
+    for each in rounds:
+        nodes: dict[str, list[Node]] = {}
+        for graph in _graphs(program):
+            if graph.name in each:
+                compounds = {identity(n): n for n in graph.graph.nodes if is_compound(n)}
+                nodes[graph.name] = [compounds[name] for name in each[graph.name] if name in compounds]
+        if any(nodes.values()):
+            program = decompose(program, nodes, preserve_ops)
+    return program
+
+
+def _graphs(program: EdgeProgram) -> Iterator[EdgeProgram]:
+    yield program
+    for body in subprograms(program).values():
+        yield from _graphs(body)

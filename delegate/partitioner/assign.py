@@ -17,6 +17,7 @@ from delegate.backend.aot import Claim
 from delegate.costs.estimates import Estimates, crossing_values
 from delegate.costs.quantities import is_layout, work
 from delegate.edge.node import elements, is_compute, is_constant, is_number, is_static, nbytes, op_name, tensors
+from delegate.partitioner.plan import Partition, Unit
 from delegate.partitioner.scheduling import Dependencies, schedule, topological_order, union_overlapping
 from delegate.plugins import PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
@@ -26,21 +27,6 @@ SMALL_SHARE = 0.01  # of a method's work: a partition with more is accepted, wha
 SMALL_NODES = 8  # with more computing nodes, a partition saves more kernel dispatch than its call costs
 
 Verdicts = dict[str, Verdict]  # backend -> its verdict on one node
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
-    """Nodes that run one after another in the same place.
-
-    Args:
-        backend: None for nodes that stay on the host.
-        nodes: Nodes in topological order.
-        patterns: pattern matches of the backend among the nodes.
-    """
-
-    backend: str | None
-    nodes: tuple[Node, ...]
-    patterns: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +56,8 @@ def assign(
     claims: Mapping[str, Sequence[Claim]],
     backends: Sequence[str],
     threshold: CostThreshold,
-) -> list[NodeGroup]:
-    """Divide the nodes into groups in a valid order; each group of a backend is a partition.
+) -> list[Unit]:
+    """Return the partitions, without names, and the nodes of the host in a valid order.
 
     A partition below the threshold is rejected, and its nodes go to the next backend that supports them, else to the
     host, and their verdicts give the reason. Views at the boundary that the runtime computes without a copy leave, too.
@@ -89,7 +75,7 @@ def assign(
         own = claims.get(backend, ())
         for tag in dict.fromkeys((*tags, *(claim.verdict.tag for claim in own))):
             table.take(backend, tag, [claim for claim in own if claim.verdict.tag == tag])
-    return table.groups()
+    return [unit for members in table.units for unit in table.output(members)]
 
 
 @dataclass(slots=True)
@@ -126,20 +112,10 @@ class _Assignment:
         }
         self.units = [_Unit((i,)) for i in range(len(self.nodes))]
 
-    def groups(self) -> list[NodeGroup]:
-        """Return the units as groups; adjacent units on the host are one group."""
-        groups: list[NodeGroup] = []
-        host: list[Node] = []
-        for unit in self.units:
-            members = tuple(self.nodes[i] for i in unit.members)
-            if unit.backend is None:
-                host += members
-                continue
-            if host:
-                groups.append(NodeGroup(None, tuple(host)))
-                host = []
-            groups.append(NodeGroup(unit.backend, members, unit.patterns))
-        return [*groups, NodeGroup(None, tuple(host))] if host else groups
+    def output(self, unit: _Unit) -> Sequence[Unit]:
+        """Return a unit as a partition, or as its nodes if they stay on the host."""
+        nodes = tuple(self.nodes[i] for i in unit.members)
+        return nodes if unit.backend is None else [Partition("", unit.backend, nodes, patterns=unit.patterns)]
 
     def take(self, backend: str, tag: str, claims: Sequence[Claim]) -> None:
         """Form the partitions of one backend and tag from the nodes on the host."""

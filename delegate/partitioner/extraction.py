@@ -20,7 +20,6 @@ from delegate.edge.node import is_compute, is_number, op_name
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.errors import LoweringError
 from delegate.partitioner.plan import Partition, Plan
-from delegate.verdict import Reason, Verdict
 
 
 def call_delegate(name: str, *inputs: torch.Tensor) -> NoReturn:
@@ -284,28 +283,20 @@ def plan_regions(
         backends: Backend name -> the backend.
         known: regions of earlier plans of the same graph, reused for equal partitions; the new ones are added.
     """
+    known = {} if known is None else known
     result: list[PlannedRegion] = []
     with gc_paused():
         for part in plan.walk():
             extractor = RegionExtractor(part)
-            result += (_find_region(extractor, p, backends[p.backend].policy, known) for p in part.partitions)
+            for partition in part.partitions:
+                patterns = tuple((p.name, p.nodes) for p in partition.patterns)
+                boundary = extractor.boundary(partition)
+                key = (partition.backend, partition.nodes, partition.in_parts, patterns, boundary)
+                if key not in known:
+                    known[key] = _plan_region(extractor, partition, backends[partition.backend].policy)
+                region = replace(known[key].region, name=partition.name)
+                result.append(replace(known[key], partition=partition, region=region))
     return result
-
-
-def _find_region(
-    extractor: RegionExtractor,
-    partition: Partition,
-    policy: DecompositionPolicy,
-    known: dict[Hashable, PlannedRegion] | None,
-) -> PlannedRegion:
-    if known is None:
-        return _plan_region(extractor, partition, policy)
-    patterns = tuple((p.name, p.nodes) for p in partition.patterns)
-    key = (partition.backend, partition.nodes, partition.in_parts, patterns, extractor.boundary(partition))
-    if key not in known:
-        known[key] = _plan_region(extractor, partition, policy)
-    region = replace(known[key].region, name=partition.name)
-    return replace(known[key], partition=partition, region=region)
 
 
 def _plan_region(extractor: RegionExtractor, partition: Partition, policy: DecompositionPolicy) -> PlannedRegion:
@@ -325,9 +316,8 @@ def find_refused_parts(planned: PlannedRegion, backend: SelectedBackend) -> dict
     claimed = {n for p in planned.region.patterns for n in p.nodes}
     unclaimed = (n for n in planned.region.calls if is_compute(n) and n not in claimed)
     refused = ((n, verdict) for n in unclaimed if not (verdict := backend.check(n)))
-    return {planned.origins[n.name]: _in_words(n, verdict) for n, verdict in refused if n.name in planned.origins}
-
-
-def _in_words(node: Node, verdict: Verdict) -> str:
-    reason = verdict.reason or Reason.OPERATOR
-    return f"in its decomposition, {node.name}: {verdict.message or reason}"
+    return {
+        planned.origins[n.name]: f"in its decomposition, {n.name}: {verdict.message or verdict.reason}"
+        for n, verdict in refused
+        if n.name in planned.origins
+    }

@@ -21,7 +21,7 @@ from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
-from delegate.partitioner.assign import CostThreshold, NodeGroup, Verdicts, assign
+from delegate.partitioner.assign import CostThreshold, Verdicts, assign
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
@@ -59,8 +59,7 @@ def plan(
         refusals: backend -> nodes that its library rejected after the support check -> the reason.
         taken: partition names of other methods, which this plan must not use.
         has_kernel: returns if a kernel runs a node without decomposition.
-        search: the search for the cheapest plan, or a plan to apply; None: the first backend that supports a node runs
-            it.
+        search: the search for the cheapest plan, or a plan to apply; None: a node's first backend runs it.
 
     Raises:
         PartitionError: the rules do not fit the backends, or a partitioner or a check failed.
@@ -77,16 +76,15 @@ def plan(
     with gc_paused():
         result = planner.plan(program)
     if is_heard():
-        emit(_describe_plan(result, start, time.perf_counter_ns() - start))
+        emit(_describe_plan(result, start))
     return replace(result, notes=(*program.notes, *result.notes, *planner.book.unused()))
 
 
-def _describe_plan(plan: Plan, start: int, duration: int) -> Planned:
+def _describe_plan(plan: Plan, start: int) -> Planned:
     parts = tuple(plan.walk())
     nodes = Counter(n.backend or PORTABLE for part in parts for n in part.nodes)
-    return Planned(
-        plan.program.name, nodes, Counter(p.backend for part in parts for p in part.partitions), start, duration
-    )
+    partitions = Counter(p.backend for part in parts for p in part.partitions)
+    return Planned(plan.program.name, nodes, partitions, start, time.perf_counter_ns() - start)
 
 
 @dataclass(slots=True)
@@ -108,9 +106,9 @@ class _Planner:
         inner = [n for n in program.graph.nodes if n.op not in ("placeholder", "output")]
         checked = computing(inner)
         pins = {n: pin for n in checked if (pin := self.book.pin(n)) is not None}
-        verdicts, claims, decomposed = self._ask(program, checked, pins)
-        groups, verdicts, seconds = self._assign(inner, verdicts, claims, pins)
-        order = tuple(self._units(groups, verdicts))
+        verdicts, claims = self._ask(program, checked, pins)
+        units, verdicts, seconds = self._assign(inner, verdicts, claims, pins)
+        order = tuple(self._units(units, verdicts))
         partitions = tuple(u for u in order if isinstance(u, Partition))
         partition_of = {n: p for p in partitions for n in p.nodes}
         leftover = (n for n in checked if n not in partition_of and is_compound(n) and not self.has_kernel(n))
@@ -123,20 +121,22 @@ class _Planner:
             tuple(_broken_pins(pins, verdicts)),
             {name: self.plan(sub, is_nested=True) for name, sub in subprograms(program).items()},
             is_nested,
-            tuple(dict.fromkeys((*decomposed, *leftover))),
+            tuple(leftover),
             seconds=seconds,
         )
 
     def _ask(
         self, program: EdgeProgram, checked: Sequence[Node], pins: Mapping[Node, RulePattern]
-    ) -> tuple[dict[Node, Verdicts], dict[str, Sequence[Claim]], list[Node]]:
-        """Return the verdicts on nodes, the accepted pattern matches, and the nodes to decompose for a backend."""
+    ) -> tuple[dict[Node, Verdicts], dict[str, Sequence[Claim]]]:
+        """Return the verdicts on nodes, and the accepted pattern matches."""
         verdicts: dict[Node, Verdicts] = {n: {} for n in checked}
         in_place = {n: v for n, v in writes_of_large_states(program, self.has_kernel).items() if n not in pins}
-        queries = self._queries(pins, not_for_delegates(checked) | in_place)
+        barred = not_for_delegates(checked) | in_place
         claims: dict[str, Sequence[Claim]] = {}
-        for partitioner, query in zip(self.partitioners, queries, strict=True):
+        for partitioner in self.partitioners:
             start, name = time.perf_counter_ns(), partitioner.backend
+            refusals = self.refusals.get(name, {})
+            query = SupportQuery(self.backends[name], self.book, pins, refusals, barred, self.has_kernel)
             query.backend.forget(program.graph)
             claims[name] = self._collect(partitioner, query, program, verdicts)
             if query.backend.dropped is not None:  # also in its last checks
@@ -150,11 +150,7 @@ class _Planner:
                 emit(SupportChecked(program.name, name, len(verdicts), supported, start, duration))
         if isinstance(self.search, AppliedPlan):
             claims = self.search.apply(program.name, verdicts, claims)
-        is_cheapest = isinstance(self.search, Search)
-        decomposed = [] if is_cheapest else self._partly_supported(checked, verdicts, queries, claims)
-        for node in decomposed:
-            verdicts[node] = {name: v and no(Reason.OPERATOR, "it is decomposed") for name, v in verdicts[node].items()}
-        return verdicts, claims, decomposed
+        return verdicts, claims
 
     def _threshold(self, pins: Mapping[Node, RulePattern]) -> CostThreshold:
         return CostThreshold(
@@ -172,8 +168,8 @@ class _Planner:
         verdicts: dict[Node, Verdicts],
         claims: Mapping[str, Sequence[Claim]],
         pins: Mapping[Node, RulePattern],
-    ) -> tuple[list[NodeGroup], dict[Node, Verdicts], Mapping[str, float]]:
-        """Return the groups of the plan, the verdicts with its reasons, and the estimated seconds of each way."""
+    ) -> tuple[list[Unit], dict[Node, Verdicts], Mapping[str, float]]:
+        """Return the order of the plan, the verdicts with its reasons, and the estimated seconds of each way."""
         names, threshold = [p.backend for p in self.partitioners], self._threshold(pins)
         if not isinstance(self.search, Search):
             return assign(nodes, verdicts, claims, names, threshold), verdicts, {}
@@ -181,27 +177,22 @@ class _Planner:
         able = {
             node: tuple(name for name in names if own[name] or node in claimed[name]) for node, own in verdicts.items()
         }
-        drafts: dict[str, tuple[list[NodeGroup], dict[Node, Verdicts]]] = {}
+        drafts: dict[str, tuple[list[Unit], dict[Node, Verdicts]]] = {}
         for name, way in ways(Support(nodes, verdicts, able, pins, self.has_kernel), names, self.search.costs).items():
             own = _along(way, verdicts)
             kept = {
                 backend: [c for c in all_ if all(way.get(n, backend) == backend for n in c.nodes)]
                 for backend, all_ in claims.items()
             }
-            groups = assign(nodes, own, kept, names, threshold)
-            if name in names and all(group.backend != name for group in groups):  # kernels would be a little cheaper
+            order = assign(nodes, own, kept, names, threshold)
+            used = {unit.backend for unit in order if isinstance(unit, Partition)}
+            if name in names and name not in used:  # kernels would be a little cheaper
                 own = _along(way, verdicts)
-                groups = assign(nodes, own, kept, names, replace(threshold, by_costs=False))
-            drafts[name] = groups, own
-        seconds = {name: seconds_of(groups, self.search.costs) for name, (groups, _) in drafts.items()}
+                order = assign(nodes, own, kept, names, replace(threshold, by_costs=False))
+            drafts[name] = order, own
+        seconds = {name: seconds_of(order, self.search.costs) for name, (order, _) in drafts.items()}
         chosen = self.search.choose(seconds)
         return *drafts[chosen], {chosen: seconds[chosen], **seconds}
-
-    def _queries(self, pins: Mapping[Node, RulePattern], barred: Mapping[Node, Verdict]) -> list[SupportQuery]:
-        return [
-            SupportQuery(self.backends[name], self.book, pins, self.refusals.get(name, {}), barred, self.has_kernel)
-            for name in (p.backend for p in self.partitioners)
-        ]
 
     def _collect(
         self, partitioner: Partitioner, query: SupportQuery, program: EdgeProgram, verdicts: Mapping[Node, Verdicts]
@@ -237,41 +228,15 @@ class _Planner:
             if (tagged := _with_tags(claim, answers)) is not None
         ]
 
-    def _partly_supported(
-        self,
-        nodes: Iterable[Node],
-        verdicts: Mapping[Node, Verdicts],
-        queries: Sequence[SupportQuery],
-        claims: Mapping[str, Sequence[Claim]],
-    ) -> list[Node]:
-        """Return compound nodes without a kernel that a backend supports in part before a later one supports them all.
-
-        As the only backend, it would get their supported parts, since no kernel runs the nodes, so it gets them here.
-        """
-        if not any(query.partial for query in queries):
-            return []
-        claimed = {name: {n for claim in own for n in claim.nodes} for name, own in claims.items()}
-        result = []
-        for node in nodes:
-            for query in queries:
-                if verdicts[node][query.backend.name] or node in claimed[query.backend.name]:
-                    break
-                if node in query.partial and not self.has_kernel(node):
-                    result.append(node)
-                    break
-        return result
-
-    def _units(self, groups: Iterable[NodeGroup], verdicts: Mapping[Node, Verdicts]) -> Iterator[Unit]:
+    def _units(self, units: Iterable[Unit], verdicts: Mapping[Node, Verdicts]) -> Iterator[Unit]:
         """Yield the order of the plan: nodes of the host, and partitions with their names."""
-        for group in groups:
-            backend = group.backend
-            if backend is None:
-                yield from group.nodes
-                continue
-            claimed = {n for claim in group.patterns for n in claim.nodes}
-            rest = (n for n in group.nodes if n in verdicts and n not in claimed)
-            in_parts = tuple(n for n in rest if verdicts[n][backend].in_parts)
-            yield Partition(self._name(backend), backend, group.nodes, in_parts, group.patterns)
+        for unit in units:
+            if isinstance(unit, Partition):
+                claimed = {n for claim in unit.patterns for n in claim.nodes}
+                rest = (n for n in unit.nodes if n in verdicts and n not in claimed)
+                in_parts = tuple(n for n in rest if verdicts[n][unit.backend].in_parts)
+                unit = replace(unit, name=self._name(unit.backend), in_parts=in_parts)  # noqa: PLW2901
+            yield unit
 
     def _name(self, backend: str) -> str:
         stem = backend.replace(INSTANCE, "_")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch.fx import Node
 
@@ -13,7 +13,7 @@ from delegate.costs.profile import read_shipped
 from delegate.costs.quantities import work
 from delegate.edge.node import is_compute, module_path, nbytes, shape_text, source_line, tensors
 from delegate.edge.program import EdgeProgram
-from delegate.partitioner.extraction import Boundary, RegionExtractor
+from delegate.partitioner.extraction import RegionExtractor
 from delegate.partitioner.plan import NodePlan, Partition, Plan
 from delegate.plugins import PORTABLE
 from delegate.report import Report
@@ -38,49 +38,22 @@ def make_report(
         notes: on the program; they come before the notes of the plans.
         costs: the estimates of the report; None: by the shipped profile.
     """
-    costs = costs or Estimates(read_shipped())
-    methods: list[str] = []
-    nodes: list[NodeReport] = []
-    partitions: list[PartitionReport] = []
+    rows = [_MethodRows(plan, costs or Estimates(read_shipped()), partition_notes or {}) for plan in plans]
     all_notes = list(notes)
     estimates: dict[str, dict[str, float]] = {}
-    for plan in plans:
-        methods.append(plan.program.name)
-        for part, builder in _builders(plan, costs):
-            nodes += [builder.node(n) for n in part.nodes]
-            partitions += [builder.partition(p, (partition_notes or {}).get(p.name, ())) for p in part.partitions]
-            all_notes += part.notes
-        if seconds_of := plan.total_seconds():
-            estimates[plan.program.name] = {way: float(f"{taken:.3g}") for way, taken in seconds_of.items()}
-            all_notes.append(_estimate_note(plan.program.name, seconds_of))
-        all_notes += _missing_support(plan.program.name, plan.backends, nodes)
-    return Report(tuple(methods), tuple(nodes), tuple(partitions), tuple(dict.fromkeys(all_notes)), estimates=estimates)
-
-
-def _builders(plan: Plan, costs: Estimates) -> Iterator[tuple[Plan, _ReportBuilder]]:
-    """Yield the plan of each graph of a method with the builder of its rows."""
-    total = sum(work(n.node) for part in plan.walk() for n in part.nodes)
-    boundaries = {
-        p.name: extractor.boundary(p)
-        for extractor in map(RegionExtractor, plan.walk())
-        for p in extractor.plan.partitions
-    }
-    seconds = _seconds(plan, boundaries, costs)
-    for part in plan.walk():
-        prefix, placeholders = _prefix(plan, part), _placeholder_names(part.program)
-        yield (
-            part,
-            _ReportBuilder(
-                plan.program.name,
-                prefix,
-                placeholders,
-                total,
-                seconds,
-                boundaries,
-                costs,
-                is_estimated=bool(plan.seconds),
-            ),
-        )
+    for method in rows:
+        all_notes += (note for part in method.plan.walk() for note in part.notes)
+        if seconds_of := method.plan.total_seconds():
+            estimates[method.name] = {way: float(f"{taken:.3g}") for way, taken in seconds_of.items()}
+            all_notes.append(_estimate_note(method.name, seconds_of))
+        all_notes += _missing_support(method.name, method.plan.backends, method.nodes)
+    return Report(
+        tuple(method.name for method in rows),
+        tuple(node for method in rows for node in method.nodes),
+        tuple(partition for method in rows for partition in method.partitions),
+        tuple(dict.fromkeys(all_notes)),
+        estimates=estimates,
+    )
 
 
 def _estimate_note(method: str, seconds: Mapping[str, float]) -> str:
@@ -92,10 +65,9 @@ def _estimate_note(method: str, seconds: Mapping[str, float]) -> str:
 
 def _missing_support(method: str, backends: Iterable[str], nodes: Iterable[NodeReport]) -> Iterator[str]:
     """Yield a sentence for each reason that keeps most of a method from a backend."""
-    own = [n for n in nodes if n.method == method]
     for backend in backends:
         shares: dict[tuple[Reason, str], list[NodeReport]] = {}
-        for node in own:
+        for node in nodes:
             verdict = node.verdicts[backend]
             if verdict.reason in _OF_THE_MODEL and node.backend == PORTABLE:
                 shares.setdefault((verdict.reason, node.result.partition("[")[0]), []).append(node)
@@ -105,14 +77,6 @@ def _missing_support(method: str, backends: Iterable[str], nodes: Iterable[NodeR
                 costliest = max(members, key=lambda n: n.work).verdicts[backend]
                 details = "; ".join(part for part in (costliest.message, costliest.remedy) if part)
                 yield f"{method}: {share:.0%} of the operations, in {dtype}, are not on {backend}: {reason}: {details}"
-
-
-def _seconds(plan: Plan, boundaries: Mapping[str, Boundary], costs: Estimates) -> float:
-    """Return the estimated seconds of a method, with the calls of its partitions."""
-    partitions = plan.all_partitions()
-    calls = (costs.call(p.backend, (*boundaries[p.name].inputs, *boundaries[p.name].outputs)) for p in partitions)
-    nodes = (costs.node(n.node, n.backend or PORTABLE) for part in plan.walk() for n in part.nodes)
-    return math.fsum((*nodes, *calls))
 
 
 def _placeholder_names(program: EdgeProgram) -> dict[str, str]:
@@ -139,58 +103,71 @@ def _prefix(method: Plan, part: Plan) -> str:
     return f"{below}." if below else ""
 
 
-@dataclass(slots=True)
-class _ReportBuilder:
-    """A builder of the reports on nodes and partitions of one graph."""
+class _MethodRows:
+    """The rows of one method.
 
-    method: str
-    prefix: str
-    placeholders: Mapping[str, str]  # their names
-    total: int  # work of the whole method
-    seconds: float  # of the whole method, estimated
-    boundaries: Mapping[str, Boundary]  # by partition
-    costs: Estimates
-    is_estimated: bool  # its nodes are placed by these estimates
+    Args:
+        plan: the method's plan.
+        costs: the estimates.
+        notes: name of a partition -> notes of its backend.
+    """
 
-    def node(self, planned: NodePlan) -> NodeReport:
-        node = planned.node
+    def __init__(self, plan: Plan, costs: Estimates, notes: Mapping[str, tuple[str, ...]]) -> None:
+        self.plan, self.name, self._costs, self._notes = plan, plan.program.name, costs, notes
+        extractors = [*map(RegionExtractor, plan.walk())]
+        self._boundaries = {p.name: e.boundary(p) for e in extractors for p in e.plan.partitions}
+        planned = [n for part in plan.walk() for n in part.nodes]
+        self._work = sum(work(n.node) for n in planned)
+        calls = [costs.call(p.backend, self._crossing(p)) for p in plan.all_partitions()]
+        self._seconds = math.fsum((*(costs.node(n.node, n.backend or PORTABLE) for n in planned), *calls))
+        self.nodes, self.partitions = list[NodeReport](), list[PartitionReport]()
+        for part in plan.walk():
+            prefix, placeholders = _prefix(plan, part), _placeholder_names(part.program)
+            self.nodes += (self._node(n, prefix, placeholders) for n in part.nodes)
+            self.partitions += (self._partition(p, prefix) for p in part.partitions)
+
+    def _node(self, planned: NodePlan, prefix: str, placeholders: Mapping[str, str]) -> NodeReport:
+        node, place = planned.node, planned.backend or PORTABLE
         return NodeReport(
-            method=self.method,
-            name=self.prefix + node.name,
+            method=self.name,
+            name=prefix + node.name,
             op=planned.op,
-            backend=planned.backend or PORTABLE,
+            backend=place,
             partition=planned.partition or "",
             verdicts={name: replace(v, tag="") if v.tag else v for name, v in planned.verdicts.items()},
             result=", ".join(map(shape_text, tensors(node))),
             source=source_line(node),
             module=module_path(node),
             work=self._share(node),
-            time=self.costs.node(node, planned.backend or PORTABLE) / self.seconds if self.seconds else 0.0,
-            inputs=tuple(dict.fromkeys(_sources(node, self.prefix, self.placeholders))),
+            time=self._costs.node(node, place) / self._seconds if self._seconds else 0.0,
+            inputs=tuple(dict.fromkeys(_sources(node, prefix, placeholders))),
             nbytes=nbytes(node),
         )
 
-    def partition(self, partition: Partition, notes: tuple[str, ...]) -> PartitionReport:
-        boundary = self.boundaries[partition.name]
+    def _partition(self, partition: Partition, prefix: str) -> PartitionReport:
+        boundary, seconds = self._boundaries[partition.name], 0.0
+        if self.plan.seconds:  # the plan is by these estimates
+            seconds = self._costs.partition(partition.backend, partition.nodes, self._crossing(partition))
         computing = [n for n in partition.nodes if is_compute(n)]
         return PartitionReport(
-            method=self.method,
+            method=self.name,
             name=partition.name,
             backend=partition.backend,
-            nodes=tuple(self.prefix + n.name for n in computing),
+            nodes=tuple(prefix + n.name for n in computing),
             bytes_in=sum(nbytes(n) for n in boundary.inputs),
             bytes_out=sum(nbytes(n) for n in boundary.outputs),
             work=math.fsum(self._share(n) for n in computing),
-            notes=notes,
+            notes=self._notes.get(partition.name, ()),
             patterns=tuple(
-                PatternReport(claim.name, tuple(self.prefix + n.name for n in claim.nodes if is_compute(n)))
+                PatternReport(claim.name, tuple(prefix + n.name for n in claim.nodes if is_compute(n)))
                 for claim in partition.patterns
             ),
-            seconds=float(f"{self._partition_seconds(partition, boundary):.3g}") if self.is_estimated else 0.0,
+            seconds=float(f"{seconds:.3g}"),
         )
 
-    def _partition_seconds(self, partition: Partition, boundary: Boundary) -> float:
-        return self.costs.partition(partition.backend, partition.nodes, (*boundary.inputs, *boundary.outputs))
+    def _crossing(self, partition: Partition) -> tuple[Node, ...]:
+        boundary = self._boundaries[partition.name]
+        return (*boundary.inputs, *boundary.outputs)
 
     def _share(self, node: Node) -> float:
-        return work(node) / self.total if self.total else 0.0
+        return work(node) / self._work if self._work else 0.0

@@ -13,7 +13,8 @@ from torch.fx import Node
 
 from delegate.costs.estimates import Estimates, crossing_values
 from delegate.edge.node import is_constant, is_number
-from delegate.partitioner.assign import NodeGroup, Verdicts
+from delegate.partitioner.assign import Verdicts
+from delegate.partitioner.plan import Partition, Unit
 from delegate.partitioner.rules import RulePattern
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, no
@@ -143,16 +144,14 @@ def _alive_bytes(nodes: Sequence[Node], costs: Estimates) -> list[int]:
     return alive
 
 
-def seconds_of(groups: Iterable[NodeGroup], costs: Estimates) -> float:
-    """Return the estimated seconds of a plan's groups, with the calls of its partitions."""
-    return math.fsum(group_seconds(group, costs) for group in groups)
-
-
-def group_seconds(group: NodeGroup, costs: Estimates) -> float:
-    """Return the estimated seconds of one group: its nodes, and of a partition its call and what crosses its border."""
-    if group.backend is None:
-        return sum([costs.node(node, PORTABLE) for node in group.nodes])
-    return costs.partition(group.backend, group.nodes, crossing_values(group.nodes))
+def seconds_of(order: Iterable[Unit], costs: Estimates) -> float:
+    """Return the estimated seconds of a plan: its nodes, and the calls of its partitions with what crosses borders."""
+    return math.fsum(
+        costs.partition(unit.backend, unit.nodes, crossing_values(unit.nodes))
+        if isinstance(unit, Partition)
+        else costs.node(unit, PORTABLE)
+        for unit in order
+    )
 
 
 def comparable(seconds: Mapping[str, float]) -> dict[str, float]:

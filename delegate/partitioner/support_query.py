@@ -50,9 +50,6 @@ class SupportQuery:
         refusals: nodes that the library rejected after the support check -> the reason.
         barred: nodes of this graph that no backend may run.
         has_kernel: returns if a kernel runs a node without decomposition.
-
-    Attributes:
-        partial: refused compound nodes whose decomposition the backend supports in part.
     """
 
     backend: SelectedBackend
@@ -61,10 +58,9 @@ class SupportQuery:
     refusals: Mapping[Node, Verdict]
     barred: Mapping[Node, Verdict]
     has_kernel: Callable[[Node], bool]
-    partial: set[Node] = field(default_factory=set)
     _may_forbid: bool = field(init=False)
     _known: dict[Node, Verdict] = field(default_factory=dict)
-    _decompositions: dict[Any, tuple[Verdict, bool]] = field(default_factory=dict)  # verdict, and if partial
+    _decompositions: dict[Any, Verdict] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._may_forbid = bool(self.pins or self.refusals or self.book.restricts)
@@ -123,14 +119,12 @@ class SupportQuery:
         """Return the verdict on a compound node by its decomposition, after the refusal of the node itself."""
         if op_name(node) in LOOPS and self.has_kernel(node):
             return own if own.message else no(Reason.OPERATOR, "a loop over steps, which one kernel runs as a whole")
-        verdict, is_partial = self._query_once(node)
-        if is_partial:
-            self.partial.add(node)
+        verdict = self._query_once(node)
         if verdict or not own.message:
             return verdict
         return replace(own, message=f"{own.message}; and {verdict.message}" if verdict.message else own.message)
 
-    def _query_once(self, node: Node) -> tuple[Verdict, bool]:
+    def _query_once(self, node: Node) -> Verdict:
         """Return the result of `_query_decomposed`, which is the same for nodes of equal layers."""
         key = trace_key(node)
         if key is None:
@@ -141,14 +135,14 @@ class SupportQuery:
             self._decompositions[key] = self._query_decomposed(node)
         return self._decompositions[key]
 
-    def _query_decomposed(self, node: Node) -> tuple[Verdict, bool]:
-        """Return the verdict on a decomposition, and if it is refused although the backend supports a part of it."""
+    def _query_decomposed(self, node: Node) -> Verdict:
+        """Return the verdict on the decomposition of a compound node."""
         try:
             parts = self.backend.policy.parts(node)
         except LoweringError as error:
-            return no(Reason.OPERATOR, error.what), False
+            return no(Reason.OPERATOR, error.what)
         if not parts:
-            return no(Reason.OPERATOR, "its decomposition computes nothing"), False
+            return no(Reason.OPERATOR, "its decomposition computes nothing")
         verdicts = [self._query_part(part) for part in parts]
         refused = next(((p, v) for p, v in zip(parts, verdicts, strict=True) if not v), None)
         if refused is None and len({v.tag for v in verdicts}) > 1:
@@ -156,11 +150,10 @@ class SupportQuery:
         if refused is None:
             slower = self._slower(node, parts)
             supported = replace(verdicts[0], in_parts=True, message="", remedy="")
-            return (supported if slower is None else slower), False
-        is_partial = any(v and not is_layout(p) for p, v in zip(parts, verdicts, strict=True))
+            return supported if slower is None else slower
         part, why = refused
         message = f"in its decomposition, {op_name(part)}: {why.message or why.reason}"
-        return replace(why, message=message), is_partial
+        return replace(why, message=message)
 
     def _query_part(self, node: Node) -> Verdict:
         verdict = self.book.excluded(op_name(node), self.backend.name)

@@ -7,25 +7,22 @@ import math
 import os
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify
+from delegate.config import PlacementSection
 from delegate.costs.estimates import Estimates
-from delegate.costs.machine import BUSY, is_busy
+from delegate.costs.machine import BUSY, is_busy, profile_of_this_machine
 from delegate.costs.profile import SHIPPED, MachineProfile, read_shipped
 from delegate.edge.torch_private import FakeTensor, pytree
-from delegate.errors import DelegateError
-from delegate.kernels.libraries import KernelRequest
+from delegate.errors import ConfigError, DelegateError
 from delegate.lowering.compiler import Compiler
 from delegate.partitioner.saved import SavedPlan
 from delegate.partitioner.search import MIXED, cheapest, comparable
-from delegate.placement.machine import profile_of_this_machine
-from delegate.placement.plans import Progress
-from delegate.placement.policy import PathLike
-from delegate.placement.race import race
-from delegate.placement.strategy import Placed, Strategy
+from delegate.placement.race import race as run_race
+from delegate.placement.strategy import PathLike, Placed, Progress, Strategy
 from delegate.plugins import PORTABLE
 from delegate.program.model import Program
 from delegate.registry import default_registry
@@ -39,67 +36,73 @@ RACE_SHARE = 0.5  # of the time that lowering took
 
 
 class CostStrategy(Strategy):
-    """Place by costs, which start as the estimates of a profile.
+    """Place by costs, which start as the estimates of a profile."""
 
-    Args:
-        lockfile: path of a lockfile to write.
-        profile: Another machine's profile; None: this machine's own, which `calibrate` measures.
-    """
-
-    def __init__(self, lockfile: PathLike | None, profile: MachineProfile | None = None) -> None:
-        super().__init__(lockfile)
-        self._profile = profile
-        self._cache: bool | None = None
-        self._progress: Progress | None = None
+    _profile: MachineProfile | None = None  # None: this machine's own, which `calibrate` measures
+    _cache: bool | None = None
+    _progress: Progress | None = None
 
     def calibrate(self, selection: Selection, cache: bool | None = None, progress: Progress | None = None) -> None:
         self._cache, self._progress = cache, progress
         if self._profile is None and selection.backends:
-            kernels = kernel_names(selection.kernels)
-            self._profile, self.estimate_notes = profile_of_this_machine(
-                selection.backends, kernels, selection.cache, cache, progress
-            )
+            self._profile, self.estimate_notes = profile_of_this_machine(selection, cache, progress)
 
-    def costs(self, selection: Selection) -> Estimates:
+    def estimates(self, selection: Selection) -> Estimates:
         places = {*selection.backends} if selection.on_portable == "error" else {*selection.backends, PORTABLE}
         return Estimates(self._profile or read_shipped(), places)
 
 
-class EstimatedStrategy(CostStrategy):
-    """Place by estimated costs; a short race decides between plans whose estimates are close.
+@dataclass
+class Estimated(CostStrategy):
+    """Take the plan with the least estimated time, by the profile of a machine. The default if no backend is named.
+
+    Plans with estimates that are close run in turns on the example inputs of the export, and the fastest is taken.
+
+    Example::
+
+        placement = delegate.Estimated(race=0)
+        program = delegate.to_backend(exported, placement=placement)
 
     Args:
-        race: most seconds of the race; 0 for none.
-        machine: path of a machine's profile; None: this machine's own.
-        lockfile: path of a lockfile to write.
+        race: most seconds for running such plans, which also take at most half the time of lowering. 0: none run, so
+            that equal models have equal plans.
+        machine: path of another machine's profile, from `delegate calibrate`. None: the profile of this machine.
+        lockfile: path of a lockfile to write, with the backend of each node.
     """
 
-    def __init__(self, race: float, machine: PathLike | None, lockfile: PathLike | None) -> None:
-        super().__init__(lockfile, None if machine is None else MachineProfile.load(machine))
-        self._race, self._begun = race, time.monotonic()
-        self._machine = None if machine is None else os.path.basename(machine)
+    race: float = 2.0
+    machine: PathLike | None = None
+    lockfile: PathLike | None = None
+
+    def prepare(self, settings: PlacementSection) -> None:
+        if isinstance(self.race, bool) or not isinstance(self.race, int | float) or not 0 <= self.race < math.inf:
+            what = f"the race of Estimated should be a number of seconds of 0 or more, not {self.race!r}"
+            raise ConfigError(what, where="placement", remedy="give e.g. 2.0, or 0 for none")
+        self._profile = None if self.machine is None else MachineProfile.load(self.machine)
 
     def calibrate(self, selection: Selection, cache: bool | None = None, progress: Progress | None = None) -> None:
         super().calibrate(selection, cache, progress)
-        if self._machine is not None and self._profile is not None:
+        if self.machine is not None and self._profile is not None:
             places = (*selection.backends, PORTABLE)
             lacking = [name for name in places if self._profile.rates(name).origin == SHIPPED]
             rest = f"; it has no rates of {', '.join(lacking)}, which are those of a common machine" if lacking else ""
-            self.estimate_notes = (f"estimated by the profile {self._machine}, of {self._profile.machine}{rest}",)
+            file = os.path.basename(self.machine)
+            self.estimate_notes = (f"estimated by the profile {file}, of {self._profile.machine}{rest}",)
         self._begun = time.monotonic()
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
-        return ("estimated", self._race, self._machine, None if self._profile is None else self._profile.to_json())
+        file = None if self.machine is None else os.path.basename(self.machine)  # the report names it
+        return ("estimated", self.race, file, None if self._profile is None else self._profile.to_json())
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
-        compiler.costs = self.costs(compiler.selection)
+        compiler.costs = self.estimates(compiler.selection)
         compiler.plan()
         notes: list[str] = []
         for plan in compiler.plans:
             name, seconds = plan.program.name, plan.total_seconds()
             ranked = cheapest(seconds)
             near = [way for way in ranked if _may_win(way, seconds)][:_MOST_RACING]
-            if len(near) > 1 and self._race > 0 and _has_inputs(exported[name]):
+            if len(near) > 1 and self.race > 0 and _has_inputs(exported[name]):
                 notes += self._decide(compiler, near, seconds, exported[name], name)
         compiler.selection = replace(
             compiler.selection, notes=(*compiler.selection.notes, *self.estimate_notes, *notes)
@@ -117,7 +120,7 @@ class EstimatedStrategy(CostStrategy):
         times: dict[str, float] = {}
         if len(forks) > 1:
             programs = {way: program for way, (_, program) in forks.items()}
-            times = race(
+            times = run_race(
                 programs, comparable(seconds), method, ep, default_registry(), compiler.selection.kernels, left
             )
         chosen = next((way for way in (*times, *forks) if way in forks), None)
@@ -148,7 +151,7 @@ class EstimatedStrategy(CostStrategy):
         late: list[str] = []
         seen: set[frozenset[tuple[tuple[str, str], str]]] = set()
         end = budget = math.inf
-        for way in _in_order(near, self.costs(compiler.selection)):
+        for way in _in_order(near, self.estimates(compiler.selection)):
             if time.monotonic() > end and way != PORTABLE:  # kernels alone need no compiler
                 late.append(way)
                 continue
@@ -160,7 +163,7 @@ class EstimatedStrategy(CostStrategy):
                     forks[way if places else PORTABLE] = fork, program
                     seen.add(places)
             if end == math.inf and forks:
-                budget = min(self._race, RACE_SHARE * (time.monotonic() - self._begun))
+                budget = min(self.race, RACE_SHARE * (time.monotonic() - self._begun))
                 end = time.monotonic() + budget
         return forks, late, max(end - time.monotonic(), min(_LEAST_RACE, budget))
 
@@ -180,9 +183,3 @@ def _may_win(way: str, seconds: Mapping[str, float]) -> bool:
 def _has_inputs(ep: ExportedProgram) -> bool:
     leaves = pytree.tree_leaves(ep.example_inputs)
     return ep.example_inputs is not None and not any(isinstance(leaf, FakeTensor) for leaf in leaves)
-
-
-def kernel_names(kernels: KernelRequest | None) -> list[str] | None:
-    """Return the names of the kernel libraries; another process can load only those that have a name."""
-    requested = [kernels] if isinstance(kernels, str) else kernels
-    return None if requested is None else [k for k in requested if isinstance(k, str)]

@@ -6,24 +6,21 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from torch.export import ExportedProgram
 
-from delegate.common.field_checks import fault, mapping, require_format, text
+from delegate.common.field_checks import fault, mapping, plain_json, require_format, text
 from delegate.common.files import read_text, write_text
 from delegate.config.source import NotPlain, parse
 from delegate.edge.graphs import describe_graph
-from delegate.errors import DelegateError, PartitionError
+from delegate.errors import PartitionError
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.plans import Options
-from delegate.registry import Registry
 from delegate.report.measured import UNITS, Placement
 
 FORMAT = 1
@@ -48,16 +45,18 @@ class Lock:
         configured: the section `quantization` of the configuration, with rules for the layers that bounds keep in
             float; None if it has none, or measurements choose the scheme.
         placements: the measurements, by method.
+        where: the origin of the lock, for messages.
     """
 
     model: Mapping[str, str]
     machine: str
     versions: Mapping[str, str]
     plan: SavedPlan
-    options: Options = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quantization: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     configured: Mapping[str, Any] | None = None
     placements: tuple[Placement, ...] = ()
+    where: str = field(default="the program", compare=False)
 
     def to_yaml(self) -> str:
         """Return YAML with sorted keys and one item per line, so equal locks have the same text."""
@@ -65,21 +64,22 @@ class Lock:
             "configured": self.configured,
             "format": FORMAT,
             "machine": self.machine,
-            "measured": {p.method: asdict(p) for p in self.placements},
+            "measured": {p.method: p for p in self.placements},
             "model": self.model,
             "options": self.options,
             "plan": json.loads(self.plan.to_json()),
             "quantization": self.quantization,
             "versions": self.versions,
         }
-        return yaml.safe_dump(_plain(data), sort_keys=True, allow_unicode=True, width=math.inf)
+        return yaml.safe_dump(plain_json(data), sort_keys=True, allow_unicode=True, width=math.inf)
 
     @classmethod
     def from_yaml(cls, text: str, where: str = "") -> Lock:
         """Return the lock of a YAML text; raises PartitionError for other text. `where` is for the message."""
         try:
             parsed = parse(text)
-            return cls._of(mapping({"a lock": None if parsed is None else parsed.data}, "a lock"))
+            data = mapping({"a lock": None if parsed is None else parsed.data}, "a lock")
+            return replace(cls._of(data), where=where)
         except NotPlain as error:
             what = f"the lockfile cannot be read, {error.what}"
             raise PartitionError(what, where=error.where(where), remedy=error.remedy or AGAIN) from error
@@ -133,41 +133,35 @@ class Lock:
         """Read a file; raises PartitionError if it has no lock."""
         return cls.from_yaml(read_text(path, "the lockfile", AGAIN, _MOST_BYTES), str(path))
 
-    def require_model(self, exported: Mapping[str, ExportedProgram], where: str) -> None:
-        """Raise PartitionError if it is the lock of another model. Other weights are allowed.
-
-        `where` is the origin of the lock, for the message.
-        """
+    def require_model(self, exported: Mapping[str, ExportedProgram]) -> None:
+        """Raise PartitionError if it is the lock of another model. Other weights are allowed."""
         fingerprints = fingerprint_methods(exported)
         for name in sorted({*self.model, *fingerprints}):
             if self.model.get(name) != fingerprints.get(name):
                 both = name in self.model and name in fingerprints
                 what = f"method {name!r} differs" if both else f"only one of them has a method {name!r}"
-                raise PartitionError(f"the lock is of another model: {what}", where=where, remedy=AGAIN)
+                raise PartitionError(f"the lock is of another model: {what}", where=self.where, remedy=AGAIN)
 
-    def require_backends(self, backends: Collection[str], where: str) -> None:
-        """Raise PartitionError if a backend of the lock is not among these, or has options but no node.
-
-        `where` is the origin of the lock, for the message.
-        """
+    def require_backends(self, backends: Collection[str]) -> None:
+        """Raise PartitionError if a backend of the lock is not among these, or has options but no node."""
         for name in sorted(self.options.keys() - {*self.plan.backends}):
             what = f"the lock has options of {name!r}, but runs no node on it"
-            raise PartitionError(what, where=where, remedy=f"remove them, or {AGAIN}")
+            raise PartitionError(what, where=self.where, remedy=f"remove them, or {AGAIN}")
         for name in self.plan.backends:
             if name not in backends:
                 what = f"the lock runs nodes on {name!r}, which is not among the backends"
-                raise PartitionError(what, where=where, remedy=f"name it too, or {AGAIN}")
+                raise PartitionError(what, where=self.where, remedy=f"name it too, or {AGAIN}")
 
-    def require_applied(self, plans: Sequence[Plan], where: str) -> None:
+    def require_applied(self, plans: Sequence[Plan]) -> None:
         """Raise PartitionError if the plans move a node of the lock, or split a partition."""
-        self.plan.require_applied(plans, where, AGAIN)
+        self.plan.require_applied(plans, self.where, AGAIN)
         partition_of = {(p.graph, node): p.name for p in SavedPlan.of(plans).partitions for node in p.nodes}
         for partition in self.plan.partitions:
             parts = {partition_of[partition.graph, node] for node in partition.nodes}
             if len(parts) > 1:
                 what = f"partition {partition.name!r} of {partition.graph} would be split into {len(parts)} partitions"
-                why = "nodes between its nodes run elsewhere"
-                raise PartitionError(f"the lock cannot be applied: {what}, because {why}", where=where, remedy=AGAIN)
+                what = f"the lock cannot be applied: {what}, because nodes between its nodes run elsewhere"
+                raise PartitionError(what, where=self.where, remedy=AGAIN)
 
     def notes(self, here: Lock) -> tuple[str, ...]:
         """Return the differences between the machine of the measurement and this one, for the report."""
@@ -222,19 +216,6 @@ def fingerprint_methods(exported: Mapping[str, ExportedProgram]) -> dict[str, st
     return {name: hashlib.sha256(describe_graph(ep.graph_module)).hexdigest()[:16] for name, ep in exported.items()}
 
 
-def versions_of(backends: Iterable[str], registry: Registry) -> dict[str, str]:
-    """Return the versions of this project, of torch, and of the backends' libraries."""
-    versions = {"torch": str(torch.__version__)}
-    for name in backends:
-        try:
-            availability = registry.state(name).availability
-        except DelegateError:
-            continue
-        reported = {} if availability is None else availability.versions
-        versions.update({library: str(version) for library, version in reported.items()})
-    return versions
-
-
 def _changes(what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
@@ -248,12 +229,3 @@ def _costs(ours: Placement, theirs: Placement) -> Iterator[str]:
         unit = UNITS[ours.objective]
         by = f"{second / first:.3f} times the {ours.objective} in {unit}, as measured by each lockfile"
         yield f"{ours.method}: {ours.chosen} -> {theirs.chosen}: {by}"
-
-
-def _plain(data: Any) -> Any:
-    """Return the data with plain YAML values."""
-    if isinstance(data, Mapping):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(item) for item in data]
-    return data

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify
 from delegate.cache.runtime.environment import machine
-from delegate.config import Quantization
+from delegate.config import PlacementSection, Quantization
 from delegate.config.source import sentences
 from delegate.edge.keys import NotCacheable
 from delegate.edge.sources import Model, read_programs
@@ -23,33 +23,47 @@ from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import quantize_as_configured, quantize_programs
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, map_sources, versions_of
-from delegate.placement.program_placement import MEASURED
-from delegate.placement.strategy import Placed, Strategy
+from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, map_sources
+from delegate.placement.strategy import MEASURED, PathLike, Placed, Progress, Strategy
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
-from delegate.selection import ConfigSource, Request, Selection, select
+from delegate.selection import ConfigSource, Request, Selection, select, versions_of
 
 
-class LockedStrategy(Strategy):
-    """Place, and quantize, as in a lock.
+@dataclass
+class Replay(Strategy):
+    """Place every node, and quantize, as in a lockfile, without measuring anything.
+
+    Example::
+
+        program = delegate.to_backend(exported, "xnnpack", placement=delegate.Replay("model.lock"))
 
     Args:
-        lock: the lock to apply.
-        where: the origin of the lock, for messages.
-        lockfile: path of a lockfile to write.
+        locked: path of the lockfile to apply.
+        lockfile: path of a lockfile to write, with the versions of this machine.
     """
 
     can_quantize = True
 
-    def __init__(self, lock: Lock, where: str, lockfile: str | os.PathLike[str] | None = None) -> None:
-        self._lock, self._where = lock, where
-        super().__init__(lockfile, self._lock.plan)
-        self.backends = self._lock.plan.backends
+    locked: PathLike
+    lockfile: PathLike | None = None
+
+    @classmethod
+    def of(cls, lock: Lock) -> Replay:
+        """Return the placement as in a lock."""
+        replay = cls(lock.where)
+        replay._apply(lock)
+        return replay
+
+    def prepare(self, settings: PlacementSection) -> None:
+        self._apply(Lock.load(self.locked))
+
+    def _apply(self, lock: Lock) -> None:
+        self._lock, self.plan, self.backends = lock, lock.plan, lock.plan.backends
 
     def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
-        self._lock.require_model(exported, self._where)
-        self._lock.require_backends(selection.backends, self._where)
+        self._lock.require_model(exported)
+        self._lock.require_backends(selection.backends)
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
         if self._lock.quantization or self._lock.configured:
@@ -62,7 +76,7 @@ class LockedStrategy(Strategy):
         selection: Selection,
         registry: Registry,
         verify: Any = None,
-        progress: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
     ) -> tuple[dict[str, ExportedProgram], Selection]:
         given = selection.quantization
         sections = {name: self._section(values, given) for name, values in self._lock.quantization.items()}
@@ -89,7 +103,7 @@ class LockedStrategy(Strategy):
         names = {Path(source).name: source for source in (data.values() if isinstance(data, Mapping) else [data or ""])}
 
         def find(source: str) -> str:
-            beside = os.path.join(os.path.dirname(self._where), source)
+            beside = os.path.join(os.path.dirname(self._lock.where), source)
             found = next((path for path in (source, beside) if os.path.exists(path)), None)
             return found or names.get(source, source)
 
@@ -98,7 +112,7 @@ class LockedStrategy(Strategy):
             return section.model_copy(update={"calibration": map_sources(find, section.calibration)})
         except ValidationError as error:
             what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
-            raise PartitionError(what, where=self._where, remedy=AGAIN) from error
+            raise PartitionError(what, where=self._lock.where, remedy=AGAIN) from error
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
         if self._lock.placements:
@@ -106,15 +120,11 @@ class LockedStrategy(Strategy):
         return Placed(compiler, exported, self._lock.placements, self._lock.options, self._lock.quantization)
 
     def require_applied(self, plans: Sequence[Plan]) -> None:
-        self._lock.require_applied(plans, self._where)
+        self._lock.require_applied(plans)
 
     def finish(self, report: Report, lock: Lock) -> Report:
         report = super().finish(report, lock)
-        return replace(report, notes=(*report.notes, *self.notes(lock)))
-
-    def notes(self, here: Lock) -> tuple[str, ...]:
-        """Return the differences between the machine of the lockfile and this one."""
-        return self._lock.notes(here)
+        return replace(report, notes=(*report.notes, *self._lock.notes(lock)))
 
 
 def lock_of(sources: Mapping[str, ExportedProgram], placed: Placed, registry: Registry) -> Lock:
@@ -133,18 +143,15 @@ def lock_of(sources: Mapping[str, ExportedProgram], placed: Placed, registry: Re
 
 
 def check_locked(
-    model: Model,
-    locked: str | os.PathLike[str],
-    backends: Request = None,
-    *,
-    config: ConfigSource = None,
+    model: Model, locked: PathLike, backends: Request = None, *, config: ConfigSource = None
 ) -> tuple[str, ...]:
     """Check that a lock can be applied, without compiling, and return notes on differences from its machine.
 
     Raises:
         PartitionError: the lock is of another model, or nodes cannot run where it places them; and as `explain`.
     """
-    registry, strategy = default_registry(), LockedStrategy(Lock.load(locked), str(locked))
+    registry, lock = default_registry(), Lock.load(locked)
+    strategy = Replay.of(lock)
     selection = select(backends, config, registry, compiled_for=strategy.backends)
     sources = read_programs(model)
     strategy.require_model(sources, selection)
@@ -153,4 +160,4 @@ def check_locked(
     compiler.add_methods(exported)
     compiler.plan()
     strategy.require_applied(compiler.plans)
-    return strategy.notes(lock_of(sources, Placed(compiler, exported), registry))
+    return lock.notes(lock_of(sources, Placed(compiler, exported), registry))

@@ -3,60 +3,84 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import math
 import os
+import tempfile
 import time
-import warnings
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch.export import ExportedProgram
 
 from delegate.accuracy.bounds import Verify
-from delegate.cache.aot.placements import open_choices
+from delegate.accuracy.samples import Sample
+from delegate.cache.aot.placements import PlacementCache, choice_key, open_choices
+from delegate.cache.runtime.store import Store
 from delegate.common.user_warnings import warn_user
 from delegate.config import PlacementSection
+from delegate.config.source import sentences
 from delegate.costs.profile import read_shipped
-from delegate.edge.keys import NotCacheable
+from delegate.edge.graphs import is_random
+from delegate.edge.keys import NotCacheable, key_of_exported
 from delegate.edge.torch_private import pytree
-from delegate.errors import ConfigError
+from delegate.errors import BackendError, ConfigError
 from delegate.lowering.compiler import Compiler
+from delegate.partitioner.saved import SavedPlan
 from delegate.placement.estimated import CostStrategy
-from delegate.placement.plans import BaseProgram, ChosenPlan, float_candidates
-from delegate.placement.program_placement import MEASURED, ProgramPlacer, merge_plans
-from delegate.placement.reference_comparator import samples_to_place
-from delegate.placement.runtime.remote import Cluster, RemotePlacement
+from delegate.placement.placer import Placer
+from delegate.placement.plans import (
+    BaseProgram,
+    Candidate,
+    ChosenPlan,
+    OpenRemotePlacement,
+    RemotePlacement,
+    Task,
+    float_candidates,
+    make_trial,
+)
+from delegate.placement.reference_comparator import ReferenceComparator, arrays_of, samples_to_place
+from delegate.placement.runtime.trials import (
+    Cluster,
+    OpenCluster,
+    ProcessRunnerFactory,
+    RunnerFactory,
+    TrialFailed,
+    answer_timeout,
+    seconds_until,
+)
 from delegate.placement.schemes import SchemePlanner
-from delegate.placement.strategy import Placed
+from delegate.placement.strategy import MEASURED, Objective, PathLike, Placed, Progress
+from delegate.plugins import PORTABLE
+from delegate.plugins.measurements import BUNDLE, CLUSTER, load_part
+from delegate.processes.limits import UNNAMED_LIMIT
 from delegate.registry import default_registry
-from delegate.selection import Selection, cache_folder_of
+from delegate.selection import Selection, cache_folder_of, kernel_names
 
 _QUANTIZED = 0.3  # the share of the budget after which no other candidate is quantized
+_CLEARLY_LESS = 0.99  # of a size: memory varies by less between two processes
 
 
-class MeasuredStrategy(CostStrategy):
-    """Place by measurement, here, on a cluster, or by measurements of another machine.
-
-    Args:
-        settings: The configuration's settings, with the changes of the request.
-        remote: the measurements of another machine, if these are requested.
-        cluster: the cluster that measures, if it is requested.
-    """
+class _MeasuredStrategy(CostStrategy):
+    """Place by measurement, with the settings of the configuration that the request changes."""
 
     can_quantize = True
+    _remote: RemotePlacement | None = None
+    _cluster: Cluster | None = None
 
-    def __init__(
-        self,
-        settings: PlacementSection,
-        lockfile: str | os.PathLike[str] | None,
-        remote: RemotePlacement | None = None,
-        cluster: Cluster | None = None,
-    ) -> None:
-        super().__init__(lockfile, None if remote is None else read_shipped())
-        self._settings, self._remote, self._cluster = settings, remote, cluster
-        if remote is not None or cluster is not None:
-            self.is_cacheable = False
+    def _change_settings(self, settings: PlacementSection, budget: float | None, objective: str | None) -> None:
+        """Use the settings with the values of a request; raises ConfigError if these are invalid."""
+        changes = {k: v for k, v in {"budget": budget, "objective": objective}.items() if v is not None}
+        try:
+            checked = PlacementSection.model_validate(changes)
+        except ValidationError as error:
+            what = f"the placement is invalid: {sentences(error, PlacementSection)}"
+            raise ConfigError(what, where="placement") from error
+        self._settings = settings.model_copy(update={name: getattr(checked, name) for name in changes})
 
     def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
         if not selection.backends:
@@ -73,61 +97,339 @@ class MeasuredStrategy(CostStrategy):
         return (repr(self._settings), repr(leaves))
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
-        begun, settings, selection = time.monotonic(), self._settings, compiler.selection
-        compiler.costs = self.costs(selection)
-        progress = self._progress or (lambda text: None)
-        samples = samples_to_place(settings, check.inputs, exported, compiler)
-        arguments = (settings, compiler, exported, samples, default_registry(), progress)
-        planners = {name: SchemePlanner(name, *arguments) for name in exported}
-        bases = [BaseProgram(compiler, exported, float_candidates(settings, tuple(selection.backends)))]
-        for number, planner in enumerate(planners.values(), 1):
-            end = begun + _QUANTIZED * settings.budget * number / len(planners)
-            bases += planner.bases(end if self._remote is None else math.inf)
-        is_here = self._remote is None and self._cluster is None
+        compiler.costs = self.estimates(compiler.selection)
+        samples = samples_to_place(self._settings, check.inputs, exported, compiler)
         with contextlib.ExitStack() as stack:
-            placer = ProgramPlacer(
-                bases,
-                settings,
-                selection,
-                artifacts=compiler.artifact_cache,
-                samples=samples,
-                floats=check.reference,
-                not_tried={name: planner.not_tried for name, planner in planners.items()},
-                store=open_choices(cache_folder_of(selection.cache, self._cache)) if is_here else None,
-                progress=progress,
-                # The rest of the budget is for measuring.
-                begun=max(begun, time.monotonic() - _QUANTIZED * settings.budget),
-                remote=self._remote,
-                cluster=None if self._cluster is None else stack.enter_context(self._cluster),
+            cluster = None if self._cluster is None else stack.enter_context(self._cluster)
+            is_here = self._remote is None and cluster is None
+            store = open_choices(cache_folder_of(compiler.selection.cache, self._cache)) if is_here else None
+            progress = self._progress or (lambda text: None)
+            floats = check.reference or {}
+            placer = _ProgramPlacer(
+                self._settings, compiler, exported, samples, floats, store, progress, self._remote, cluster
             )
-            choices = placer.place()
+            placed = placer.place()
         if self._remote is not None:
             self._remote.finish()
-        if any(chosen.placement.busy for chosen in choices.values()):
+        if any(placement.busy for placement in placed.placements):
             self.is_cacheable = False
-        return _apply(choices, compiler, [record for planner in planners.values() for record in planner.records])
+        return placed
 
 
-def _apply(choices: Mapping[str, ChosenPlan], compiler: Compiler, records: Sequence[warnings.WarningMessage]) -> Placed:
-    """Return the chosen programs with the plan to apply, and warn about their quantization.
+@dataclass
+class Measured(_MeasuredStrategy):
+    """Run single-backend and mixed plans, and take the best; see docs/how-to/placement.md.
+
+    Example::
+
+        placement = delegate.Measured(lockfile="model.lock")
+        program = delegate.to_backend(exported, ["openvino", "xnnpack"], placement=placement)
 
     Args:
-        choices: Method name -> the choice.
-        compiler: The compiler that lowered the original program.
-        records: warnings whichever program is chosen.
+        budget: seconds for compiling candidates and measuring them. None: as configured, which is 60 unless changed.
+        objective: what is least in the best plan. None: as configured, which is the latency unless changed.
+        lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
+        cluster: address of a Ray cluster, as for `ray.init`. Candidates are measured on its nodes that have the
+            backends as resources. None: this machine measures. A cluster requires the package in plugins/ray.
     """
-    bases = {name: chosen.candidate.base for name, chosen in choices.items()}
-    applied = compiler.fork_with({name: base.compiler.methods[name].edge for name, base in bases.items()})
-    notes = dict.fromkeys(note for base in bases.values() for note in base.notes)
-    applied.selection = replace(applied.selection, notes=(*applied.selection.notes, *notes))
-    applied.apply(merge_plans(choices), MEASURED)
-    own = [record for base in bases.values() for record in base.records]
-    for message, category in dict.fromkeys((str(record.message), record.category) for record in (*records, *own)):
-        warn_user(message, category)
-    return Placed(
-        applied,
-        {name: base.exported[name] for name, base in bases.items()},
-        tuple(chosen.placement.rounded() for chosen in choices.values()),
-        {name: options for chosen in choices.values() for name, options in chosen.options.items()},
-        {name: base.quantization for name, base in bases.items() if base.quantization is not None},
-    )
+
+    budget: float | None = None
+    objective: Objective | None = None
+    lockfile: PathLike | None = None
+    cluster: str | None = None
+
+    def prepare(self, settings: PlacementSection) -> None:
+        self._change_settings(settings, self.budget, self.objective)
+        if self.cluster is not None:
+            open_cluster: OpenCluster = load_part(default_registry().measurements, CLUSTER)
+            self._cluster, self.is_cacheable = open_cluster(self.cluster), False
+
+
+@dataclass
+class Remote(_MeasuredStrategy):
+    """Take the best plan by measurements of another machine, where `delegate measure` runs a bundle of programs.
+
+    Example::
+
+        placement = delegate.Remote("model.bundle", ["phone.costs"])
+        program = delegate.to_backend(exported, "xnnpack", placement=placement)
+
+    Without costs the plan of the first candidate is used meanwhile. At least one of `bundle` and `costs` is required,
+    and the package in plugins/remote.
+
+    Args:
+        bundle: path of the bundle to write, with the candidates' programs and inputs. With costs it has the plans that
+            are promising by these.
+        costs: path of the results that `delegate measure` wrote, or a list, one for each bundle.
+        objective: see `Measured`.
+        lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
+    """
+
+    bundle: PathLike | None = None
+    costs: PathLike | Sequence[PathLike] = ()
+    objective: Objective | None = None
+    lockfile: PathLike | None = None
+
+    def prepare(self, settings: PlacementSection) -> None:
+        self._change_settings(settings, None, self.objective)
+        paths = [self.costs] if isinstance(self.costs, str | os.PathLike) else list(self.costs or ())
+        if self.bundle is None and not paths:
+            raise ConfigError("Remote has neither a bundle nor costs", remedy="give one", where="placement")
+        open_placement: OpenRemotePlacement = load_part(default_registry().measurements, BUNDLE)
+        self._remote, self._profile, self.is_cacheable = open_placement(self.bundle, paths), read_shipped(), False
+
+
+@dataclass(slots=True)
+class _ProgramPlacer:
+    """The measurement of the candidates for all methods of a program.
+
+    Args:
+        settings: The placement's settings.
+        compiler: has the original methods, and the estimates that plans are searched by.
+        exported: the original methods.
+        samples: method -> calls to compare; the first one is measured.
+        floats: method -> its float reference, if it has one. An accuracy bound compares results with it, as `verify`
+            does. Without a bound the reference is the program that is lowered.
+        store: Where earlier measurements are stored; None without a cache.
+        progress: receives a short text for each step.
+        remote: measurements of another machine, instead of local ones.
+        cluster: measures the programs; None: this machine does.
+    """
+
+    settings: PlacementSection
+    compiler: Compiler
+    exported: Mapping[str, ExportedProgram]
+    samples: Mapping[str, Sequence[Sample]]
+    floats: Mapping[str, ExportedProgram]
+    store: Store | None
+    progress: Progress
+    remote: RemotePlacement | None
+    cluster: Cluster | None
+    bases: list[BaseProgram] = field(init=False)  # the original program first, then quantized ones of some methods
+    planners: dict[str, SchemePlanner] = field(init=False)
+
+    def place(self) -> Placed:
+        """Return the chosen programs with the plan to apply, and warn about their quantization.
+
+        Raises:
+            DelegateError: no candidate can be compiled.
+        """
+        begun, budget = time.monotonic(), self.settings.budget
+        self._quantize(begun)
+        begun = max(begun, time.monotonic() - _QUANTIZED * budget)  # the rest of the budget is for measuring
+        share = budget / len(self.exported)
+        ends = {name: begun + number * share for number, name in enumerate(self.exported, 1)}
+        chosen = {name: self._place_method(name, share, end) for name, end in ends.items()}
+        if len(chosen) > 1 and self.settings.objective in ("memory", "file size"):
+            chosen = self._choose_for_all_methods(chosen, begun + budget)
+        return self._apply(chosen)
+
+    def _quantize(self, begun: float) -> None:
+        """Make the programs that candidates compile."""
+        arguments = (self.settings, self.compiler, self.exported, self.samples, default_registry(), self.progress)
+        self.planners = {name: SchemePlanner(name, *arguments) for name in self.exported}
+        own = float_candidates(self.settings, tuple(self.compiler.selection.backends))
+        self.bases = [BaseProgram(self.compiler, self.exported, own)]
+        for number, planner in enumerate(self.planners.values(), 1):
+            end = begun + _QUANTIZED * self.settings.budget * number / len(self.planners)
+            self.bases += planner.bases(end if self.remote is None else math.inf)
+
+    def _apply(self, choices: Mapping[str, ChosenPlan]) -> Placed:
+        bases = {name: chosen.candidate.base for name, chosen in choices.items()}
+        applied = self._merge(choices)
+        notes = dict.fromkeys(note for base in bases.values() for note in base.notes)
+        applied.selection = replace(applied.selection, notes=(*applied.selection.notes, *notes))
+        always = [record for planner in self.planners.values() for record in planner.records]
+        records = (*always, *(record for base in bases.values() for record in base.records))
+        for message, category in dict.fromkeys((str(record.message), record.category) for record in records):
+            warn_user(message, category)
+        return Placed(
+            applied,
+            {name: base.exported[name] for name, base in bases.items()},
+            tuple(chosen.placement.rounded() for chosen in choices.values()),
+            {name: options for chosen in choices.values() for name, options in chosen.options.items()},
+            {name: base.quantization for name, base in bases.items() if base.quantization is not None},
+        )
+
+    def _merge(self, choices: Mapping[str, ChosenPlan]) -> Compiler:
+        """Return a compiler of all methods that applies their plans, with unique names of partitions."""
+        plans = [chosen.plan for chosen in choices.values()]
+        partitions = tuple(replace(p, name=f"{i}_{p.name}") for i, plan in enumerate(plans) for p in plan.partitions)
+        whole = tuple(sorted({op for plan in plans for op in plan.whole or ()}))
+        compiler = self.compiler.fork_with(
+            {name: chosen.candidate.compiler.methods[name].edge for name, chosen in choices.items()}
+        )
+        compiler.apply(SavedPlan(partitions, whole), MEASURED)
+        return compiler
+
+    def _place_method(self, name: str, budget: float, end: float) -> ChosenPlan:
+        """Return the choice for a method.
+
+        Args:
+            name: The method's name.
+            budget: Its seconds.
+            end: The end of the budget, by `time.monotonic`; earlier if earlier methods took longer.
+        """
+        candidates, comparator = self._order_candidates(name), self._create_comparator(name)
+        backends = self.compiler.selection.backends
+        limits = {place: UNNAMED_LIMIT for place, b in backends.items() if b.is_unnamed_plugin}
+        task = Task(name, candidates, self.settings.objective, budget, limits=limits)
+        cache = self._cache(name, candidates)
+        if (cached := cache.get(budget)) is not None:
+            by_name, (candidate, plan, options, placement) = {c.name: c for c in candidates}, cached
+            if candidate in by_name:
+                return ChosenPlan(by_name[candidate], plan, options, placement)
+
+        def progress(text: str) -> None:
+            self.progress(f"{name}: {text}")
+
+        if self.remote is not None:
+            return self.remote.place(task, comparator, progress)
+        chosen, placer = self._measure(task, comparator, progress, min(end, time.monotonic() + budget))
+        not_tried = (*chosen.placement.not_tried, *self.planners[name].not_tried)
+        chosen = replace(chosen, placement=replace(chosen.placement, not_tried=not_tried))
+        if not placer.was_disturbed:
+            cache.put(chosen, cut_short=placer.was_cut_short)
+        return chosen
+
+    def _measure(
+        self, task: Task, comparator: ReferenceComparator, progress: Progress, end: float
+    ) -> tuple[ChosenPlan, Placer]:
+        """Return the choice for a method by measuring here or on a cluster, and the placer that measured."""
+        with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+            leaves, limits = arrays_of(comparator.calls[0]), (answer_timeout(task.budget), seconds_until(end))
+            kernels = kernel_names(self.compiler.selection.kernels)
+            factory: RunnerFactory = ProcessRunnerFactory(Path(folder), leaves, kernels, *limits)
+            if self.cluster is not None:
+                factory = self.cluster.create_factory(leaves, kernels, *limits)
+            placer = Placer(task, factory, comparator, progress, late=task.budget - seconds_until(end)())
+            chosen = placer.place()
+        machines = "; ".join(factory.machines)
+        return replace(chosen, placement=replace(chosen.placement, machine=machines)), placer
+
+    # -- candidates ---------------------------------------------------------------------------------------------------
+
+    def _order_candidates(self, method: str) -> list[Candidate]:
+        """Return the candidates in the order of compilation, which the budget may end.
+
+        If all schemes are candidates, the first backend of each program comes before the second one of any.
+        """
+        own = [[*self._candidates(base)] for base in self.bases if method in base.exported]
+        section = self.compiler.selection.quantization
+        if section is None or not section.is_auto:
+            return [candidate for candidates in own for candidate in candidates]
+        return [c for row in itertools.zip_longest(*own) for c in row if c is not None]
+
+    def _candidates(self, base: BaseProgram) -> Iterator[Candidate]:
+        """Yield the candidates of a base: its backends with each configured number of threads, and kernels alone."""
+        settings = self.settings
+        for name, backend in base.candidates.items():
+            counts = settings.threads if _takes_threads(backend) else ()
+            for count in counts:
+                yield Candidate(f"{name}, {count} threads", backend, base, {backend: {"threads": count}})
+            if not counts:
+                yield Candidate(name, backend, base)
+        if settings.objective == "latency" and base.quantization is None and settings.candidates is None:
+            yield Candidate(PORTABLE, PORTABLE, base)
+
+    def _reference(self, method: str) -> ExportedProgram:
+        """Return the program that results of a method are compared with."""
+        own = self.exported[method]
+        return own if self.settings.accuracy is None else self.floats.get(method, own)
+
+    def _create_comparator(self, name: str) -> ReferenceComparator:
+        """Return the comparison of a method with its reference."""
+        edge = self.compiler.methods[name].edge
+        bound = None if self.settings.accuracy is None else self.settings.accuracy.sqnr_db
+        is_drawn = is_random(edge.graph_module)
+        return ReferenceComparator(self._reference(name), edge, self.samples[name], bound, is_random=is_drawn)
+
+    # -- the cache ----------------------------------------------------------------------------------------------------
+
+    def _cache(self, name: str, candidates: Sequence[Candidate]) -> PlacementCache:
+        """Return the cached choice for a method, empty without a cache, or if nobody can compare what it depends on."""
+        artifacts = self.compiler.artifact_cache
+        if self.store is None or artifacts is None:
+            return PlacementCache()
+        identities = {place: artifacts.identity(place) for place in self.compiler.selection.backends}
+        known = {place: text for place, text in identities.items() if text is not None}
+        if not {*known, PORTABLE} >= {c.way for c in candidates}:
+            return PlacementCache()
+        try:
+            return PlacementCache(self.store, self._key(name, candidates, known))
+        except NotCacheable:  # the reference holds what nobody can compare
+            return PlacementCache()
+
+    def _key(self, name: str, candidates: Sequence[Candidate], identities: Mapping[str, str]) -> str:
+        settings, selection = self.settings, self.compiler.selection
+        edges = [base.compiler.methods[name].edge for base in self.bases if name in base.exported]
+        calls = [arrays_of(call) for call in ReferenceComparator.leaves(self.samples[name])]
+        depends_on = [
+            name,  # plans name the graph that their nodes are of
+            sorted(identities.items()),
+            repr(selection.rules),
+            kernel_names(selection.kernels),
+            settings.model_copy(update={"budget": 1.0}),
+            [(str(leaf.dtype), leaf.shape) if hasattr(leaf, "shape") else leaf for leaf in calls[0]],
+            [(c.name, c.way) for c in candidates],
+        ]
+        if settings.accuracy is not None:
+            digest = hashlib.sha256()
+            for leaf in itertools.chain.from_iterable(calls):
+                digest.update(leaf.tobytes() if hasattr(leaf, "tobytes") else repr(leaf).encode())
+            depends_on += [digest.hexdigest(), key_of_exported({name: self._reference(name)})]
+        return choice_key(edges, depends_on, by_weights=settings.accuracy is not None)
+
+    # -- all methods --------------------------------------------------------------------------------------------------
+
+    def _choose_for_all_methods(self, chosen: dict[str, ChosenPlan], end: float) -> dict[str, ChosenPlan]:
+        """Return the choices with which the program of all methods is smallest.
+
+        Methods store a weight once only if it has the same scheme in all of them. So the choices of the methods compete
+        with each candidate that all methods have.
+        """
+        is_elsewhere = self.remote is not None or self.cluster is not None
+        if is_elsewhere or len({id(c.candidate.base) for c in chosen.values()}) == 1:
+            return chosen
+        best, least = chosen, self._size(chosen)
+        names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for c in chosen.values()]
+        for name in sorted(set.intersection(*names)):
+            if time.monotonic() > end:
+                break
+            self.progress(f"compiling all methods for {name}")
+            same = {method: self._prefer(method, name, plan) for method, plan in chosen.items()}
+            size = self._size(same)
+            best, least = (same, size) if size < _CLEARLY_LESS * least else (best, least)
+        return best
+
+    def _prefer(self, method: str, name: str, chosen: ChosenPlan) -> ChosenPlan:
+        """Return the choice of a candidate for a method."""
+        candidate = next(c for c in self._order_candidates(method) if c.name == name)
+        fork = candidate.compiler.fork_for_way(method, candidate.way)
+        fork.compile()
+        plans = tuple(replace(row, against=None) for row in chosen.placement.plans)
+        placement = replace(chosen.placement, chosen=name, plans=plans)
+        return ChosenPlan(candidate, SavedPlan.of(fork.plans), candidate.options, placement)
+
+    def _size(self, choices: Mapping[str, ChosenPlan]) -> float:
+        """Return the bytes of the whole program: of its file, or of the process that runs its first method."""
+        first, plan = next(iter(choices.items()))
+        program, _ = self._merge(choices).compile()
+        task = Task(first, (), self.settings.objective, self.settings.budget)
+        with tempfile.TemporaryDirectory(prefix="delegate-") as folder:
+            leaves = arrays_of(ReferenceComparator.leaves(self.samples[first])[0])
+            kernels = kernel_names(self.compiler.selection.kernels)
+            factory = ProcessRunnerFactory(Path(folder), leaves, kernels, answer_timeout(self.settings.budget))
+            with contextlib.closing(factory.start(make_trial(first, program, plan.options, task))) as runner:
+                try:
+                    runner.ready()
+                    return runner.measure_round().cost
+                except TrialFailed:
+                    return math.inf
+
+
+def _takes_threads(backend: str) -> bool:
+    try:
+        return "threads" in default_registry().runtime(backend).load_options
+    except BackendError:  # it cannot run here, which measuring will tell
+        return False

@@ -16,26 +16,22 @@ from delegate.partitioner.plan import Partition, Plan
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.partitioner.search import MIXED
 from delegate.placement.parts import cut_into_parts
-from delegate.placement.plans import (
-    Candidate,
-    ChosenPlan,
-    Comparator,
-    MethodPlan,
-    Progress,
-    Task,
-    make_trial,
-)
-from delegate.placement.runtime.costs import Record
+from delegate.placement.plans import Candidate, ChosenPlan, Comparator, MethodPlan, Task, make_trial
+from delegate.placement.runtime.accuracy_check import check_accuracy
 from delegate.placement.runtime.elimination import (
     NOISE_FACTOR,
     WATCHED_ROUNDS,
+    NoiseFilter,
+    Record,
     choose_winner,
     fixed_rounds,
+    in_time,
     measure_rounds,
     measure_until_decided,
+    ratio,
 )
-from delegate.placement.runtime.noise import NoiseFilter, ratio
 from delegate.placement.runtime.trials import BUDGET_OVER, ProgramRunner, RunnerFactory
+from delegate.placement.strategy import Progress
 from delegate.plugins import PORTABLE, one_line
 from delegate.program.model import Program
 from delegate.report.measured import Placement, PlanCost
@@ -86,6 +82,7 @@ class Placer:
         self._records: dict[str, Record] = {}  # of the last measurement of each plan
         self._busy = 0  # rounds that do not count, because other processes used the cores
         self._inaccurate: dict[str, str] = {}  # plans that miss the accuracy bound -> the reason
+        self._sqnr_db: dict[str, float] = {}  # of compared plans
         self._failed: list[PlanCost] = []  # plans that could not be compiled
         self._not_tried: list[str] = []
 
@@ -249,9 +246,16 @@ class Placer:
 
     def _check(self, programs: Mapping[str, Program], runners: Mapping[str, ProgramRunner]) -> Mapping[str, str]:
         """Compare the results of programs, and return those that fail with the reason."""
-        failed, inaccurate = self._comparator(runners, programs)
-        self._inaccurate.update(inaccurate)
-        return failed
+        if self._comparator.is_random:
+            return {}
+
+        def compare(name: str, runner: ProgramRunner) -> float | None:
+            return in_time(self._has_time, partial(self._comparator.sqnr_db, name, runner, programs[name]))
+
+        checked = check_accuracy(runners, compare, self._comparator.bound)
+        self._inaccurate.update(checked.inaccurate)
+        self._sqnr_db.update(checked.sqnr_db)
+        return checked.failed
 
     def _to_watch(self, best: str) -> list[MethodPlan]:
         """Return the plans whose parts may be useful in a mixed one, the fastest first, one per way."""
@@ -342,7 +346,7 @@ class Placer:
         why = {name: self._records[name].failure for name in self._plans}
         runs = [n for n, words in why.items() if not words]
         runs = runs or [n for n, words in why.items() if words == BUDGET_OVER] or list(self._plans)
-        return next(iter(self._accurate(runs)), max(runs, key=lambda n: self._comparator.sqnr_db(n) or -math.inf))
+        return next(iter(self._accurate(runs)), max(runs, key=lambda n: self._sqnr_db.get(n) or -math.inf))
 
     def _result(self, chosen: str) -> ChosenPlan:
         self._not_tried += self._accuracy_notes(chosen)
@@ -368,12 +372,12 @@ class Placer:
         is_pair = plan.name != chosen and record.rounds and best.rounds
         against = ratio(record.rounds, best.rounds) if is_pair else None
         why = record.failure or self._inaccurate.get(plan.name, "")
-        partitions, sqnr = len(plan.program.delegates), self._comparator.sqnr_db(plan.name)
+        partitions, sqnr = len(plan.program.delegates), self._sqnr_db.get(plan.name)
         return PlanCost(plan.name, partitions, record.cost, len(record.rounds), against, sqnr, why)
 
     def _accuracy_notes(self, chosen: str) -> list[str]:
         """Return the notes for the report on the accuracy of the chosen plan."""
-        sqnr_db = self._comparator.sqnr_db(chosen)
+        sqnr_db = self._sqnr_db.get(chosen)
         if self._comparator.is_random:
             return ["results: not compared, because the method draws random numbers"]
         if self._records[chosen].failure == BUDGET_OVER and sqnr_db is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,14 +16,12 @@ from delegate.errors import ConfigError, did_you_mean
 from delegate.lowering.compiler import Compiler
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
-from delegate.placement.runtime.accuracy_check import AccuracyResult
+from delegate.placement.reference_comparator import ReferenceComparator
 from delegate.placement.runtime.trials import ProgramRunner, Trial
+from delegate.placement.strategy import Options, PathLike, Progress
 from delegate.processes.limits import seconds_for
 from delegate.program.model import Program
 from delegate.report.measured import Placement
-
-Options = Mapping[str, Mapping[str, Any]]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +109,15 @@ class Comparator(Protocol):
     """A comparison of results with the reference.
 
     Attributes:
+        bound: the least SQNR in dB; None: the bound for the program's own precision.
         is_random: True if the method draws random numbers, so that results cannot be compared.
     """
 
+    bound: float | None
     is_random: bool
 
-    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
-        """Compare the results of programs, store their SQNR, and return the failures."""
-
-    def sqnr_db(self, name: str) -> float | None:
-        """Return the SQNR of a program, or None if it was not compared."""
+    def sqnr_db(self, name: str, runner: ProgramRunner, program: Program) -> float | None:
+        """Return the SQNR of a program's results in dB; None if it is unknown. Raises TrialFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +168,32 @@ def float_candidates(settings: PlacementSection, backends: Sequence[str]) -> dic
             what = f"candidate {candidate.name!r} is not among the backends: {', '.join(backends) or 'there are none'}"
             raise ConfigError(what, where="placement.candidates", remedy=did_you_mean(candidate.name, backends))
     return {c.name: c.name for c in settings.candidates if c.quantization is None}
+
+
+class RemotePlacement(ABC):
+    """Measurements of another machine instead of local ones: its costs, or a bundle of programs to measure there."""
+
+    @abstractmethod
+    def place(self, task: Task, comparator: ReferenceComparator, progress: Progress) -> ChosenPlan:
+        """Choose the plan of a method.
+
+        Raises:
+            PartitionError: the costs are of other programs, of other inputs, or by another objective.
+            DelegateError: no candidate can be compiled.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write the bundle, if there is one, after all methods are placed.
+
+        Raises:
+            PartitionError: according to the costs there is nothing left to measure.
+            ProgramError: it cannot be written.
+        """
+
+
+OpenRemotePlacement = Callable[[PathLike | None, Sequence[PathLike]], RemotePlacement]
+"""The AOT part of "bundle": its arguments are the path of the bundle to write, if any, and the paths of costs.
+
+It raises PartitionError for costs that cannot be read, and ProgramError for a bundle that cannot be written.
+"""

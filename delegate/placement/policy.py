@@ -1,131 +1,23 @@
-"""The values of `to_backend(placement=...)`, and `PlacementPolicy`, the base class of your own choice.
-
-A `SavedPlan` is a value too: it has the backend of every node. `strategies.py` has the strategy of each.
-"""
+"""A choice of your own: the support of the backends for each node, and the class that places nodes by it."""
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from torch.export import ExportedProgram
+
+from delegate.accuracy.bounds import Verify
 from delegate.costs.quantities import work
 from delegate.edge.graphs import identity
 from delegate.edge.node import module_path
-from delegate.errors import PartitionError
+from delegate.errors import ConfigError, PartitionError
+from delegate.lowering.compiler import Compiler
 from delegate.partitioner.plan import NodePlan, Plan
-from delegate.partitioner.saved import SavedPartition, SavedPlan
+from delegate.partitioner.saved import BY_THE_PLAN, SavedPartition, SavedPlan
+from delegate.placement.strategy import Placed, Strategy
 from delegate.verdict import Verdict
-
-PathLike = str | os.PathLike[str]
-Objective = Literal["latency", "memory", "file size"]
-
-
-@dataclass(frozen=True, slots=True)
-class ByPreference:
-    """Run a node on the first backend, in the order of preference, that supports it, without measuring anything.
-
-    Example::
-
-        placement = delegate.ByPreference(lockfile="model.lock")
-        program = delegate.to_backend(exported, "xnnpack", placement=placement)
-
-    Args:
-        lockfile: path of a lockfile to write, with the backend of each node.
-    """
-
-    lockfile: PathLike | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Estimated:
-    """Take the plan with the least estimated time, by the profile of a machine. The default if no backend is named.
-
-    Plans with estimates that are close run in turns on the example inputs of the export, and the fastest is taken.
-
-    Example::
-
-        placement = delegate.Estimated(race=0)
-        program = delegate.to_backend(exported, placement=placement)
-
-    Args:
-        race: most seconds for running such plans, which also take at most half the time of lowering. 0: none run, so
-            that equal models have equal plans.
-        machine: path of another machine's profile, from `delegate calibrate`. None: the profile of this machine.
-        lockfile: path of a lockfile to write, with the backend of each node.
-    """
-
-    race: float = 2.0
-    machine: PathLike | None = None
-    lockfile: PathLike | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Run single-backend and mixed plans, and take the best; see docs/how-to/placement.md.
-
-    Example::
-
-        placement = delegate.Measured(lockfile="model.lock")
-        program = delegate.to_backend(exported, ["openvino", "xnnpack"], placement=placement)
-
-    Args:
-        budget: seconds for compiling candidates and measuring them. None: as configured, which is 60 unless changed.
-        objective: what is least in the best plan. None: as configured, which is the latency unless changed.
-        lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
-        cluster: address of a Ray cluster, as for `ray.init`. Candidates are measured on its nodes that have the
-            backends as resources. None: this machine measures. A cluster requires the package in plugins/ray.
-    """
-
-    budget: float | None = None
-    objective: Objective | None = None
-    lockfile: PathLike | None = None
-    cluster: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """Take the best plan by measurements of another machine, where `delegate measure` runs a bundle of programs.
-
-    Example::
-
-        placement = delegate.Remote("model.bundle", ["phone.costs"])
-        program = delegate.to_backend(exported, "xnnpack", placement=placement)
-
-    Without costs the plan of the first candidate is used meanwhile. At least one of `bundle` and `costs` is required,
-    and the package in plugins/remote.
-
-    Args:
-        bundle: path of the bundle to write, with the candidates' programs and inputs. With costs it has the plans that
-            are promising by these.
-        costs: path of the results that `delegate measure` wrote, or a list, one for each bundle.
-        objective: see `Measured`.
-        lockfile: path of a lockfile to write, with the backend of each node and its measured cost.
-    """
-
-    bundle: PathLike | None = None
-    costs: PathLike | Sequence[PathLike] = ()
-    objective: Objective | None = None
-    lockfile: PathLike | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """Place every node as in a lockfile, without measuring anything.
-
-    Example::
-
-        program = delegate.to_backend(exported, "xnnpack", placement=delegate.Replay("model.lock"))
-
-    Args:
-        locked: path of the lockfile to apply.
-        lockfile: path of a lockfile to write, with the versions of this machine.
-    """
-
-    locked: PathLike
-    lockfile: PathLike | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +127,21 @@ class PlacementPolicy(ABC):
         """
 
 
-PlacementRequest = ByPreference | Estimated | Measured | Remote | Replay | SavedPlan | PlacementPolicy
+class ByPolicy(Strategy):
+    """Place as a policy of the user chooses."""
+
+    is_cacheable = False  # nobody can compare the code of a policy
+
+    def __init__(self, policy: PlacementPolicy) -> None:
+        super().__init__()
+        self._policy = policy
+
+    def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
+        table = SupportTable.of(compiler.plan_each_backend_first())
+        plan = self._policy.place(table)
+        if not isinstance(plan, SavedPlan):
+            what = f"{type(self._policy).__name__}.place returned a {type(plan).__name__}"
+            raise ConfigError(what, where="placement", remedy="return a delegate.SavedPlan, e.g. of `table.plan`")
+        compiler.apply(plan, BY_THE_PLAN)
+        table.require_supported(plan)
+        return Placed(compiler, exported)

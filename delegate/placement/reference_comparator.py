@@ -21,13 +21,7 @@ from delegate.edge.torch_private import pytree
 from delegate.emit.method import emit_inputs
 from delegate.errors import AccuracyError, ConfigError, InputError
 from delegate.lowering.compiler import Compiler
-from delegate.placement.runtime.accuracy_check import (
-    AccuracyResult,
-    check_accuracy,
-    compared_inputs,
-    lowest_sqnr_db,
-    read_results,
-)
+from delegate.placement.runtime.accuracy_check import compared_inputs, lowest_sqnr_db, read_results
 from delegate.placement.runtime.trials import ProgramRunner
 from delegate.program.expr import Expr
 from delegate.program.model import MethodDefinition, Program, Ref
@@ -53,25 +47,12 @@ class ReferenceComparator:
     ) -> None:
         self._ep, self._edge, self.bound, self.is_random = ep, edge, bound, is_random
         self.calls = self.leaves(samples)
-        self._sqnr_db_of: dict[str, float] = {}
         self._expected: list[list[torch.Tensor]] | None = None
 
     @staticmethod
     def leaves(samples: Sequence[Sample]) -> list[list[Any]]:
         """Return the flat arguments of the compared calls."""
         return [pytree.tree_flatten((s.args, dict(s.kwargs)))[0] for s in samples[:MAX_SAMPLES]]
-
-    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
-        """Compare the results of these programs."""
-        if self.is_random:
-            return AccuracyResult({}, {})
-        return check_accuracy(
-            runners, lambda name, runner: self._sqnr_db(runner, programs[name]), self.bound, self._sqnr_db_of
-        )
-
-    def sqnr_db(self, name: str) -> float | None:
-        """Return the SQNR of a program, or None if it was not compared."""
-        return self._sqnr_db_of.get(name)
 
     def expected(self, program: Program) -> list[list[torch.Tensor]]:
         """Return torch's results for the calls: outputs, then the written inputs, then the states by name.
@@ -113,12 +94,12 @@ class ReferenceComparator:
             expected.append(results + [eager.states[state] for state in sorted(eager.names(name))])
         return expected
 
-    def _sqnr_db(self, runner: ProgramRunner, program: Program) -> float:
+    def sqnr_db(self, name: str, runner: ProgramRunner, program: Program) -> float:
+        """Return the SQNR of a program's results; raises TrialFailed."""
         differences = Differences()
         for call, expected in zip(self.calls, self.expected(program), strict=True):
             results = read_results(runner, program, self._edge.name, arrays_of(call))
-            actual = tensors([to_tensor(*result) for result in results])
-            differences.add(actual, expected)
+            differences.add(tensors([to_tensor(*result) for result in results]), expected)
         return lowest_sqnr_db(
             math.nan if number in differences.empty else o.sqnr_db for number, o in enumerate(differences.outputs)
         )

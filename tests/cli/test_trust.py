@@ -153,7 +153,7 @@ def exported() -> torch.export.ExportedProgram:
 
 
 def has_bundles() -> bool:
-    return any(state.name == BUNDLE for state in default_registry().measurements.states)
+    return any(state.name == BUNDLE for state in default_registry().measurements)
 
 
 def require_installed(command: str) -> None:

@@ -181,12 +181,12 @@ def test_states_do_not_change_by_the_race(tmp_path, long_race):
 @pytest.mark.slow
 def test_calibration_measures_a_backend_and_stores_it(tmp_path, monkeypatch):
     from delegate.costs import machine
-    from delegate.placement.machine import calibrated
+    from delegate.costs.machine import calibrate_again
 
     monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir(mode=0o700)
     progress: list[str] = []
-    measured, notes = calibrated(["xnnpack"], progress.append)
+    measured, notes = calibrate_again(["xnnpack"], progress.append)
     assert progress
     if any(machine.BUSY in note for note in notes):
         pytest.skip(machine.BUSY)

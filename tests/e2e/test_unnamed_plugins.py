@@ -15,7 +15,7 @@ from delegate import selection
 from delegate.backend import compiler_process
 from delegate.backend.isolated import Outcomes
 from delegate.partitioner.partitioner import CapabilityPartitioner
-from delegate.placement import program_placement
+from delegate.placement import measured
 from delegate.processes import probing
 from delegate.processes import process as processes
 from delegate.registry import default_registry
@@ -176,7 +176,7 @@ def evil(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     (site.root / "faults").write_text("")
     default_registry.cache_clear()
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join({*default_registry().names()} - {"evil", "xnnpack"}))
-    for module in (selection, program_placement):
+    for module in (selection, measured):
         monkeypatch.setattr(module, "UNNAMED_LIMIT", LIMIT)
     for question in ("probe", "use"):
         monkeypatch.setitem(probing.LIMITS, question, LIMIT)

@@ -8,7 +8,7 @@ from delegate.placement.runtime.accuracy_check import AccuracyResult, check_accu
 
 
 def judged(figures: dict[str, float], bound: float | None = None) -> AccuracyResult:
-    return check_accuracy(dict.fromkeys(figures), lambda name, runner: figures[name], bound, {})
+    return check_accuracy(dict.fromkeys(figures), lambda name, runner: figures[name], bound)
 
 
 def test_what_is_out_by_its_results() -> None:

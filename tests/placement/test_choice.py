@@ -7,9 +7,16 @@ import random
 
 import pytest
 
-from delegate.placement.runtime.costs import Record
-from delegate.placement.runtime.elimination import EliminationTest, beats, choose_winner
-from delegate.placement.runtime.noise import CONFIDENCE, MIN_ROUNDS, NoiseFilter, ratio
+from delegate.placement.runtime.elimination import (
+    CONFIDENCE,
+    MIN_ROUNDS,
+    EliminationTest,
+    NoiseFilter,
+    Record,
+    beats,
+    choose_winner,
+    ratio,
+)
 from delegate.placement.runtime.trials import RoundResult
 
 

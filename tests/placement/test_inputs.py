@@ -126,9 +126,9 @@ def test_candidates_of_one_scheme_have_names_of_their_own(tmp_path) -> None:
     ],
 )
 def test_a_bound_is_kept_on_other_inputs_too(near, why) -> None:
-    result = check_accuracy({"a": object()}, lambda name, runner: near, 40.0, {})
-    assert result == ({}, {"a": why} if why else {})
+    result = check_accuracy({"a": object()}, lambda name, runner: near, 40.0)
+    assert result[:2] == ({}, {"a": why} if why else {})
 
 
 def test_a_bound_beyond_less_precision_has_no_more_to_keep() -> None:
-    assert check_accuracy({"a": object()}, lambda name, runner: 121.6, 121.0, {}) == ({}, {})
+    assert check_accuracy({"a": object()}, lambda name, runner: 121.6, 121.0)[:2] == ({}, {})

@@ -21,6 +21,7 @@ from delegate.config import PlacementSection
 from delegate.edge.export import to_edge
 from delegate.errors import ConfigError, InputError
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
+from delegate.placement.runtime.accuracy_check import check_accuracy
 from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProcessRunnerFactory, Trial
 from delegate.report import Report
@@ -187,7 +188,8 @@ def test_a_wrong_state_is_a_wrong_result(tmp_path, what: str) -> None:
     inaccurate: dict[str, str] = {}
 
     def check(runners):
-        inaccurate.update(comparator(runners, programs).inaccurate)
+        checked = check_accuracy(runners, lambda n, runner: comparator.sqnr_db(n, runner, programs[n]), 40.0)
+        inaccurate.update(checked.inaccurate)
         return {}
 
     measure_rounds(trials, factory, fixed_rounds(0), lambda: True, check)

@@ -13,8 +13,7 @@ from torch import nn
 from torch.export import export
 
 from delegate.accuracy.figures import difference
-from delegate.placement.runtime.costs import Record
-from delegate.placement.runtime.elimination import EliminationTest, fixed_rounds, measure_rounds
+from delegate.placement.runtime.elimination import EliminationTest, Record, fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import ProgramRunner, Trial
 from delegate.program.model import Program
 
@@ -61,7 +60,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """End measurements after eight rounds, which all count, so that no budget depends on the machine's speed."""
     monkeypatch.setattr(EliminationTest.__init__, "__defaults__", ((), 8))
-    monkeypatch.setattr("delegate.placement.runtime.noise._MORE", math.inf)
+    monkeypatch.setattr("delegate.placement.runtime.elimination._MORE", math.inf)
 
 
 class Block(nn.Module):

@@ -20,7 +20,8 @@ from delegate.program.segments import checksums
 from delegate.report.measured import Placement
 
 if TYPE_CHECKING:
-    from delegate.placement.plans import ChosenPlan, Options
+    from delegate.placement.plans import ChosenPlan
+    from delegate.placement.strategy import Options
 
 FORMAT = 1  # of an entry
 MOST_BYTES = 64 * 2**20

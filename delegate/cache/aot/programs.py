@@ -120,7 +120,7 @@ class ProgramCache:
         verify(program)
         plan = SavedPlan.from_json(text(entry.about, "plan"))
         report, warnings = Report.from_json(program.report), texts(entry.about, "warnings")
-        return CompilationResult(program, report, plan, warnings, Strategy(plan=plan))
+        return CompilationResult(program, report, plan, warnings, Strategy(plan))
 
     def put(self, key: str, result: CompilationResult) -> None:
         """Store a result, if all its artifacts are cached."""

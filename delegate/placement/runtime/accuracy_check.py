@@ -26,43 +26,44 @@ class AccuracyResult(NamedTuple):
     Args:
         failed: programs to drop, with the reason.
         inaccurate: programs that miss the bound, which are measured for the table, but never chosen.
+        sqnr_db: the SQNR of each compared program, in dB.
     """
 
     failed: Mapping[str, str]
     inaccurate: Mapping[str, str]
+    sqnr_db: Mapping[str, float]
 
 
 def check_accuracy(
     runners: Mapping[str, ProgramRunner],
-    sqnr_db_of: Callable[[str, ProgramRunner], float],
+    sqnr_db_of: Callable[[str, ProgramRunner], float | None],
     bound: float | None,
-    sqnr_db: dict[str, float],
 ) -> AccuracyResult:
     """Check the results of programs.
 
     Args:
         runners: The runners that execute the programs.
         sqnr_db_of: returns the SQNR of a program in dB; raises TrialFailed. NaN, for results without information, fails
-            every bound, and passes without a bound.
+            every bound, and passes without a bound. None, if it is unknown, passes.
         bound: the least SQNR in dB; None: the bound for the program's own precision.
-        sqnr_db: receives the SQNR of each program.
     """
     failed: dict[str, str] = {}
+    known: dict[str, float] = {}
     for name, runner in runners.items():
         try:
-            sqnr_db[name] = sqnr_db_of(name, runner)
+            if (sqnr_db := sqnr_db_of(name, runner)) is not None:
+                known[name] = sqnr_db
         except TrialFailed as failure:
             failed[name] = str(failure)
-    known = {name: sqnr_db[name] for name in runners if name not in failed}
     if bound is not None:
-        return AccuracyResult(failed, {name: missed for name, f in known.items() if (missed := _why_missed(f, bound))})
+        missed = {name: why for name, f in known.items() if (why := _why_missed(f, bound))}
+        return AccuracyResult(failed, missed, known)
     least = min(
         _OWN_PRECISION, max((f for f in known.values() if not math.isnan(f)), default=_OWN_PRECISION) - _MAX_LOSS
     )
     far = {name: f for name, f in known.items() if not (math.isnan(f) or f >= least) or f == -math.inf}
-    return AccuracyResult(
-        failed | {n: f"{f:.1f} dB, less than the program's own precision" for n, f in far.items()}, {}
-    )
+    failed |= {n: f"{f:.1f} dB, less than the program's own precision" for n, f in far.items()}
+    return AccuracyResult(failed, {}, known)
 
 
 def _why_missed(sqnr_db: float, bound: float) -> str:

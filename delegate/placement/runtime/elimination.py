@@ -1,13 +1,20 @@
-"""Measure programs in rounds, and eliminate those that are slower than the fastest."""
+"""Measure programs in rounds, and eliminate those that are slower than the fastest, also on a noisy machine.
+
+Other processes slow down some libraries more than others, so the ratio of two paired rounds does not cancel the effect.
+The measure is how long the threads of a program were ready without a core, relative to their usual waiting time. The
+usual time is not 0, since a library with more threads than cores waits for its own threads.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from functools import cache, partial
+from statistics import median
+from typing import TypeVar
 
-from delegate.placement.runtime.costs import Record
-from delegate.placement.runtime.noise import MIN_ROUNDS, NoiseFilter, Round, ratio
 from delegate.placement.runtime.trials import (
     BUDGET_OVER,
     ProgramRunner,
@@ -26,7 +33,96 @@ SAME = 0.01  # plans with a smaller relative difference are equal
 NOISE_FACTOR = 1.3  # other processes may slow down one plan this much more than another
 _FAR = ((1, 8.0), (3, 2.0))  # (rounds, factor): drop programs that are slower by the factor in each of these rounds
 
+CONFIDENCE = 0.99  # of an interval; repeated tests after every round reduce it
+MIN_ROUNDS = 8  # fewer rounds have no interval of this confidence
+_MORE, _OWN = 0.1, 1.25  # a disturbed round waits longer than 1.25 times the usual share, plus 0.1
+_LOW, _LEAST = 8, 3  # one in 8 rounds may wait less than the usual share, but fewer than 3 in all
+
 T = TypeVar("T")
+Round = Mapping[str, RoundResult]
+
+
+def ratio(first: Sequence[float], second: Sequence[float]) -> Interval:
+    """Return the ratio of two costs, from paired rounds, ignoring extra rounds of either.
+
+    The interval is of the median, from order statistics. For any noise the number of rounds below it is binomial.
+    """
+    ratios = sorted(a / b if b else math.inf if a else 1.0 for a, b in zip(first, second, strict=False))
+    if not ratios:
+        return Interval(1.0, 0.0, math.inf)
+    middle = (ratios[(len(ratios) - 1) // 2] + ratios[len(ratios) // 2]) / 2
+    rank = _rank(len(ratios))
+    if rank is None:
+        return Interval(middle, 0.0, math.inf)
+    return Interval(middle, ratios[rank], ratios[-1 - rank])
+
+
+@cache
+def _rank(count: int) -> int | None:
+    """Return how many values may be cut off at each end of this many, or None if there are too few."""
+    below, best = 0.0, None
+    for rank in range(count // 2):
+        below += math.comb(count, rank) / 2**count
+        if 2 * below > 1 - CONFIDENCE:
+            break
+        best = rank
+    return best
+
+
+class NoiseFilter:
+    """The waiting times of programs over all measurements of one method.
+
+    One quiet moment is enough to know the usual times.
+    """
+
+    def __init__(self) -> None:
+        self._waited: dict[str, list[float]] = {}
+
+    def add(self, results: Round) -> None:
+        """Add the waiting times of a round."""
+        for name, result in results.items():
+            self._waited.setdefault(name, []).append(result.waited)
+
+    def select(self, rounds: Sequence[Round]) -> tuple[list[Round], bool]:
+        """Return the rounds that count, and True if they are quiet.
+
+        If fewer are quiet than an interval requires, return the least disturbed rounds.
+        """
+        usual = {n: sorted(waited)[min(len(waited) // _LOW, _LEAST - 1)] for n, waited in self._waited.items()}
+        beyond = [
+            max((r.waited - _OWN * usual[n] - _MORE for n, r in results.items()), default=0.0) for results in rounds
+        ]
+        quiet = [results for results, busy in zip(rounds, beyond, strict=True) if busy <= 0]
+        if len(quiet) >= min(MIN_ROUNDS, len(rounds)):
+            return quiet, True
+        most = sorted(beyond)[min(MIN_ROUNDS, len(rounds)) - 1]
+        return [results for results, busy in zip(rounds, beyond, strict=True) if busy <= most], False
+
+
+@dataclass(slots=True)
+class Record:
+    """The rounds of one program. Round i of two records of one measurement is a pair.
+
+    Args:
+        rounds: seconds per call, or bytes: the median over each round's calls.
+        steps: Seconds per step, for each watched round. A step has the name of its first value or of its partition.
+        failure: why the program stopped, e.g. "was killed by SIGSEGV", but earlier rounds stay.
+        busy: number of rounds that do not count, since other processes used the cores.
+        is_quiet: True if no other process used the cores in the rounds that count.
+    """
+
+    rounds: list[float] = field(default_factory=list)
+    steps: list[Mapping[str, float]] = field(default_factory=list)
+    failure: str = ""
+    busy: int = 0
+    is_quiet: bool = True
+
+    @property
+    def cost(self) -> float | None:
+        """The median of the rounds, or None without rounds."""
+        return median(self.rounds) if self.rounds else None
+
+
 NextRound = Callable[[Mapping[str, Record]], Collection[str]]
 Check = Callable[[Mapping[str, ProgramRunner]], Mapping[str, str]]
 
@@ -52,95 +148,64 @@ def measure_rounds(
         check: receives the running programs before the first round; returns those to drop, with the reason.
         noise_filter: the waiting times of earlier measurements.
     """
-    measurement = _Measurement({trial.name: Record() for trial in trials}, noise_filter or NoiseFilter())
+    records = {trial.name: Record() for trial in trials}
+    runners: dict[str, ProgramRunner] = {}
+    rounds: list[dict[str, RoundResult]] = []
+    noise_filter, is_over = noise_filter or NoiseFilter(), False
+    attempt = partial(_attempt, records, runners)
     with contextlib.ExitStack() as stack:
         for trial in trials:
-            if runner := measurement.attempt(trial.name, _start, trial, factory, has_time):
+            runner = attempt(trial.name, partial(in_time, has_time, partial(factory.start, trial)))
+            if runner is not None:
                 stack.callback(runner.close)
-                measurement.runners[trial.name] = runner
-        measurement.prepare(check)
-        goes_on = True
-        while goes_on and has_time() and (names := measurement.running(go_on)):
-            goes_on = measurement.measure(names)
-    return measurement.records
+                runners[trial.name] = runner
+        for name, runner in list(runners.items()):
+            attempt(name, partial(in_time, has_time, runner.ready))
+        for name, why in check(dict(runners)).items() if check is not None else ():
+            records[name].failure = why
+            del runners[name]
+        while not is_over and has_time() and (names := [name for name in go_on(records) if name in runners]):
+            ordered = reversed(names) if len(rounds) % 2 else names
+            works = {name: partial(attempt, name, runners[name].measure_round) for name in ordered}
+            results, is_over = _measure_round(works, has_time)
+            rounds.append(results)
+            noise_filter.add(results)
+            _update_records(records, rounds, noise_filter)
+    return records
 
 
-class _Measurement:
-    """The running programs of a measurement, and their rounds.
+def _attempt(
+    records: Mapping[str, Record], runners: dict[str, ProgramRunner], name: str, work: Callable[[], T]
+) -> T | None:
+    """Return the result of some work on a program; None if the program fails, which then leaves."""
+    try:
+        return work()
+    except TrialFailed as error:
+        records[name].failure = str(error)
+        runners.pop(name, None)
+        return None
 
-    Args:
-        records: Name -> the record, which receives the rounds.
-        noise_filter: decides which rounds count.
-    """
 
-    def __init__(self, records: dict[str, Record], noise_filter: NoiseFilter) -> None:
-        self.records, self.runners = records, dict[str, ProgramRunner]()
-        self._noise_filter, self._rounds = noise_filter, list[dict[str, RoundResult]]()
-
-    def attempt(self, name: str, work: Callable[..., T], *args: object) -> T | None:
-        """Return the result of some work on a program; None if the program fails, which then leaves."""
+def _measure_round(
+    works: Mapping[str, Callable[[], RoundResult | None]], has_time: Callable[[], bool]
+) -> tuple[dict[str, RoundResult], bool]:
+    """Return the results of one round, without programs that fail, and True if the deadline ended it."""
+    results: dict[str, RoundResult] = {}
+    for name, work in works.items():
         try:
-            return work(*args)
-        except TrialFailed as error:
-            self.records[name].failure = str(error)
-            self.runners.pop(name, None)
-            return None
-
-    def prepare(self, check: Check | None) -> None:
-        """Wait until every program has run once, and drop those that fail the check."""
-        for name, runner in list(self.runners.items()):
-            self.attempt(name, runner.ready)
-        for name, why in check(dict(self.runners)).items() if check is not None else ():
-            self.records[name].failure = why
-            del self.runners[name]
-
-    def running(self, go_on: NextRound) -> list[str]:
-        """Return the programs of the next round."""
-        return [name for name in go_on(self.records) if name in self.runners]
-
-    def measure(self, names: Sequence[str]) -> bool:
-        """Measure a round, every second one in reverse order; return False if the deadline ended it."""
-        results, is_over = dict[str, RoundResult](), False
-        try:
-            for name in reversed(names) if len(self._rounds) % 2 else names:
-                if (result := self.attempt(name, self.runners[name].measure_round)) is not None:
-                    results[name] = result
+            result = work() if has_time() else None
         except RoundsOver:
-            is_over = True
-        self._rounds.append(results)
-        self._noise_filter.add(results)
-        _update_records(self.records, self._rounds, self._noise_filter)
-        return not is_over
+            return results, True
+        if result is not None:
+            results[name] = result
+    return results, False
 
 
-class _DeadlineRunner:
-    """A runner that refuses requests after the deadline."""
-
-    def __init__(self, runner: ProgramRunner, has_time: Callable[[], bool]) -> None:
-        self._runner, self._has_time, self.close = runner, has_time, runner.close
-
-    def ready(self) -> None:
-        _require(self._has_time)
-        self._runner.ready()
-
-    def measure_round(self) -> RoundResult:
-        if not self._has_time():
-            raise RoundsOver
-        return self._runner.measure_round()
-
-    def outputs(self, leaves: Sequence[Any]) -> list[Any]:
-        _require(self._has_time)
-        return self._runner.outputs(leaves)
-
-
-def _start(trial: Trial, factory: RunnerFactory, has_time: Callable[[], bool]) -> ProgramRunner:
-    _require(has_time)
-    return _DeadlineRunner(factory.start(trial), has_time)
-
-
-def _require(has_time: Callable[[], bool]) -> None:
+def in_time(has_time: Callable[[], bool], work: Callable[[], T]) -> T:
+    """Return the result of some work; raise TrialFailed if there is no time for it."""
     if not has_time():
         raise TrialFailed(BUDGET_OVER)
+    return work()
 
 
 def _update_records(records: Mapping[str, Record], rounds: Sequence[Round], noise_filter: NoiseFilter) -> None:

@@ -6,7 +6,9 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -93,8 +95,30 @@ class ProgramRunner(Protocol):
 class RunnerFactory(Protocol):
     """A place to run programs: local processes or other machines."""
 
+    @property
+    def machines(self) -> Collection[str]:
+        """Descriptions of the other machines that programs have run on."""
+
     def start(self, trial: Trial) -> ProgramRunner:
         """Start a program; raises TrialFailed."""
+
+
+class Cluster(AbstractContextManager["Cluster"], ABC):
+    """A connection to a cluster. Entering it raises ConfigError without a cluster."""
+
+    @abstractmethod
+    def create_factory(
+        self, leaves: Sequence[Any], kernels: Sequence[str] | None, limit: float, left: Callable[[], float]
+    ) -> RunnerFactory:
+        """Return the factory for a method, with the `machines` that its programs run on.
+
+        It takes the arguments of `ProcessRunnerFactory`. Its `start` raises TrialFailed if no machine has the required
+        devices.
+        """
+
+
+OpenCluster = Callable[[str], Cluster]
+"""The runtime part of "ray": its argument is the address of the cluster."""
 
 
 class ProcessRunnerFactory:
@@ -108,6 +132,8 @@ class ProcessRunnerFactory:
         left: returns the remaining seconds of the budget; no answer may take more than `MIN_TIMEOUT` longer.
         trust_code: True if partitions of machine code may run; see `delegate.load`.
     """
+
+    machines: Collection[str] = ()
 
     def __init__(
         self,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from delegate.edge.sources import Model
     from delegate.kernels.libraries import KernelRequest
-    from delegate.placement.policy import PlacementRequest
     from delegate.report.diagnosis import Diagnosis
+    from delegate.request import PlacementRequest
     from delegate.selection import ConfigSource, Request
 
 

@@ -7,7 +7,7 @@ from delegate.plugins.measurements import CLUSTER, MeasurementInfo
 RAY = MeasurementInfo(
     name=CLUSTER,
     description="Nodes of a Ray cluster that have the backends as resources",
-    runtime="delegate_ray.runtime.measuring:RayCluster",
+    part="delegate_ray.runtime.measuring:RayCluster",
     requires=("ray",),
     install="pip install 'ray>=2.50'",
     api_version=(1, 0),

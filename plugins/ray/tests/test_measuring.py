@@ -112,7 +112,7 @@ def test_there_is_no_cluster(exported: ExportedProgram) -> None:
 @pytest.mark.usefixtures("site")  # a new registry
 def test_ray_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    states = {s.name: (s.state, s.owner) for s in default_registry().measurements.states}
+    states = {s.name: (s.state, s.owner) for s in default_registry().measurements}
     assert states["ray"] == (PluginState.UNAVAILABLE, "delegate-ray")
     with pytest.raises(ConfigError, match=r"'ray' needs ray, which is not installed: pip install 'ray>=2.50'"):
         delegate.to_backend("absent.pt2", "xnnpack", placement=delegate.Measured(cluster="auto"))

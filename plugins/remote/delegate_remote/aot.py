@@ -6,7 +6,7 @@ A runner factory replays the costs for the local policy, so that equal numbers l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ from delegate.compiled import to_array
 from delegate.edge.node import dtype_of
 from delegate.errors import PartitionError, ProgramError
 from delegate.placement.placer import Placer
-from delegate.placement.plans import ChosenPlan, Progress, Task
+from delegate.placement.plans import ChosenPlan, RemotePlacement, Task
 from delegate.placement.reference_comparator import ReferenceComparator, arrays_of
-from delegate.placement.runtime.accuracy_check import AccuracyResult, Array, check_accuracy
-from delegate.placement.runtime.remote import PathLike, RemotePlacement
+from delegate.placement.runtime.accuracy_check import Array
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, RoundsOver, Trial, TrialFailed
+from delegate.placement.strategy import PathLike, Progress
 from delegate.program.model import Program
 from delegate_remote.runtime import bundle
 from delegate_remote.runtime.accuracy import widen_bfloat16
@@ -147,6 +147,8 @@ class RemoteRunnerFactory:
         is_over: True if a program needed more rounds than were measured.
     """
 
+    machines = ()  # `BundlePlacement` knows the machine of its costs
+
     def __init__(self, known: Sequence[_Measurement], *, collects: bool) -> None:
         self._known, self._collects = known, collects
         self._started: Counter[str] = Counter()
@@ -206,15 +208,9 @@ class RemoteComparator:
     """A comparator that returns the SQNR values of another machine."""
 
     def __init__(self, known: Sequence[_Measurement], bound: float | None, *, is_random: bool) -> None:
-        self._known, self._bound, self.is_random = known, bound, is_random
+        self._known, self.bound, self.is_random = known, bound, is_random
 
-    def __call__(self, runners: Mapping[str, ProgramRunner], programs: Mapping[str, Program]) -> AccuracyResult:
-        sqnr_db_of = {name: sqnr for name in runners if (sqnr := self.sqnr_db(name)) is not None}
-        return check_accuracy(
-            {name: runners[name] for name in sqnr_db_of}, lambda name, runner: sqnr_db_of[name], self._bound, {}
-        )
-
-    def sqnr_db(self, name: str) -> float | None:
+    def sqnr_db(self, name: str, runner: ProgramRunner, program: Program) -> float | None:
         having = (k.costs.programs[name].sqnr_db for k in self._known if name in k.costs.programs)
         return next((sqnr for sqnr in having if sqnr is not None), None)
 

@@ -7,7 +7,6 @@ from delegate.plugins.measurements import BUNDLE, MeasurementInfo
 BUNDLES = MeasurementInfo(
     name=BUNDLE,
     description="Bundles of programs, measured on another machine by `delegate measure`",
-    runtime="delegate_remote.runtime.measuring:measure",
-    aot="delegate_remote.aot:open_placement",
+    part="delegate_remote.aot:open_placement",
     api_version=(1, 0),
 )

@@ -60,7 +60,7 @@ def test_the_output_is_checked_first() -> None:
 
 @pytest.mark.usefixtures("site")  # a new registry
 def test_the_package_is_found() -> None:
-    states = {s.name: (s.state, s.owner) for s in default_registry().measurements.states}
+    states = {s.name: (s.state, s.owner) for s in default_registry().measurements}
     assert states["bundle"] == (PluginState.OK, "delegate-remote")
 
 

@@ -30,8 +30,7 @@ from delegate.cli.app import app
 from delegate.compiled import to_array
 from delegate.edge.node import dtype_of
 from delegate.errors import ConfigError, PartitionError, ProgramError
-from delegate.placement.runtime.costs import Record
-from delegate.placement.runtime.elimination import choose_winner, measure_until_decided
+from delegate.placement.runtime.elimination import Record, choose_winner, measure_until_decided
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.report import Report
 from delegate.report.measured import PlanCost

@@ -18,7 +18,7 @@ from delegate.common.files import read_bytes
 from delegate.compile import lower_owned
 from delegate.compiled import CompiledProgram
 from delegate.errors import ConfigError, ExportError
-from delegate.placement.policy import ByPreference
+from delegate.placement.strategy import ByPreference
 from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.selection import select

@@ -19,9 +19,9 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from delegate.cache.runtime.environment import machine
-from delegate.placement.runtime.remote import Cluster, ClusterRunnerFactory
 from delegate.placement.runtime.trials import (
     MIN_TIMEOUT,
+    Cluster,
     ProcessRunnerFactory,
     ProgramRunner,
     RoundResult,
@@ -108,7 +108,7 @@ class RayCluster(Cluster):
         return RayRunnerFactory(leaves, kernels, limit, left)
 
 
-class RayRunnerFactory(ClusterRunnerFactory):
+class RayRunnerFactory:
     """A factory that starts programs on nodes of the connected cluster.
 
     Programs go to one node if it has the devices they require, so that rounds of two programs are pairs.

@@ -12,7 +12,7 @@ from typing import Any
 from delegate.common.field_checks import amount, items, mapping, number, require_format, text, texts
 from delegate.common.files import read_text, write_text
 from delegate.errors import PartitionError
-from delegate.placement.runtime.costs import Record
+from delegate.placement.runtime.elimination import Record
 from delegate.plugins import one_line
 from delegate.report.measured import UNITS, cost_text
 

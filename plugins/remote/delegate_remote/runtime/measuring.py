@@ -12,8 +12,14 @@ from pathlib import Path
 from delegate.cache.runtime.environment import machine
 from delegate.errors import ProgramError
 from delegate.placement.runtime.accuracy_check import AccuracyResult, check_accuracy, read_results
-from delegate.placement.runtime.elimination import WATCHED_ROUNDS, fixed_rounds, measure_rounds, measure_until_decided
-from delegate.placement.runtime.noise import NoiseFilter
+from delegate.placement.runtime.elimination import (
+    WATCHED_ROUNDS,
+    NoiseFilter,
+    fixed_rounds,
+    in_time,
+    measure_rounds,
+    measure_until_decided,
+)
 from delegate.placement.runtime.trials import (
     ProcessRunnerFactory,
     ProgramRunner,
@@ -66,8 +72,9 @@ def _measure_method(task: Task, factory: ProcessRunnerFactory, budget: float, en
     inaccurate: dict[str, str] = {}
 
     def check(runners: Mapping[str, ProgramRunner]) -> Mapping[str, str]:
-        checked = _check_results(task, runners, sqnr_db_of)
+        checked = _check_results(task, runners, has_time)
         inaccurate.update(checked.inaccurate)
+        sqnr_db_of.update(checked.sqnr_db)
         return checked.failed
 
     def has_time() -> bool:
@@ -90,15 +97,17 @@ def _trial(task: Task, entry: Entry) -> Trial:
     return Trial(entry.name, entry.program, task.method, task.objective, options)
 
 
-def _check_results(task: Task, runners: Mapping[str, ProgramRunner], sqnr_db_of: dict[str, float]) -> AccuracyResult:
+def _check_results(task: Task, runners: Mapping[str, ProgramRunner], has_time: Callable[[], bool]) -> AccuracyResult:
     """Compare the results of programs with torch's results in the bundle."""
     expected = task.expected
     if expected is None:
-        return AccuracyResult({}, {})
+        return AccuracyResult({}, {}, {})
     programs = {e.name: e.program for e in task.entries}
 
     def measure_sqnr_db(name: str, runner: ProgramRunner) -> float:
-        results = [read_results(runner, programs[name], task.method, call) for call in task.calls]
+        results = in_time(
+            has_time, lambda: [read_results(runner, programs[name], task.method, call) for call in task.calls]
+        )
         return sqnr_db([[widen_bfloat16(*result) for result in call] for call in results], expected)
 
-    return check_accuracy(runners, measure_sqnr_db, task.bound, sqnr_db_of)
+    return check_accuracy(runners, measure_sqnr_db, task.bound)
