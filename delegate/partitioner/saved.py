@@ -6,12 +6,11 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from torch.fx import Node
 
 from delegate.backend.aot import Claim
-from delegate.common.field_checks import default, fault, items, require_format, text, texts
+from delegate.common.field_checks import build, fault, require_format
 from delegate.common.files import read_text, write_text
 from delegate.edge.graphs import identity
 from delegate.edge.node import is_compute
@@ -97,14 +96,11 @@ class SavedPlan:
         try:
             parsed = json.loads(source)
             require_format(parsed, _FORMAT)
-            partitions = tuple(map(_read_partition, items(parsed, "partitions")))
-            _require_unique_nodes(partitions)
-            whole = None if parsed.get("whole") is None else texts(parsed, "whole")
-            rounds = default(parsed, "decompositions", items, ())
-            decompositions = tuple({graph: texts(each, graph) for graph in each} for each in rounds)
-            if not all(nodes for each in decompositions for nodes in each.values()):
+            plan = build(cls, parsed)
+            _require_unique_nodes(plan.partitions)
+            if not all(nodes for each in plan.decompositions for nodes in each.values()):
                 raise ValueError("decompositions should have nodes for each graph")
-            return cls(partitions, whole, decompositions)
+            return plan
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"the plan cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
@@ -227,10 +223,6 @@ def _obstacle(plans: Iterable[Plan], graph: str, node: str, backend: str) -> str
     if planned is None:
         return f"{graph} has no such node"
     return str(planned.verdicts[backend])
-
-
-def _read_partition(data: Mapping[str, Any]) -> SavedPartition:
-    return SavedPartition(text(data, "graph"), text(data, "name"), text(data, "backend"), texts(data, "nodes"))
 
 
 def _require_unique_nodes(partitions: Iterable[SavedPartition]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from delegate.common.field_checks import amount, count, items, mapping, number, text, texts
+from delegate.common.field_checks import Amount, build
 from delegate.common.text_table import Table
 
 UNITS = {"latency": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
@@ -43,6 +43,10 @@ class Interval:
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.ratio <= self.high:
+            raise ValueError(f"{self} is not a ratio within its interval")
+
     def __str__(self) -> str:
         return f"{self.ratio:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
@@ -69,6 +73,10 @@ class PlanCost:
     sqnr_db: float | None = None
     why: str = ""
 
+    def __post_init__(self) -> None:
+        if self.cost is not None and not 0 <= self.cost < math.inf:
+            raise ValueError(f"cost should be a finite number of 0 or more, not {self.cost}")
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -91,8 +99,8 @@ class Placement:
     chosen: str
     plans: tuple[PlanCost, ...] = ()
     not_tried: tuple[str, ...] = ()
-    budget: float = 0.0
-    spent: float = 0.0
+    budget: Amount = 0.0
+    spent: Amount = 0.0
     machine: str = ""
     busy: str = ""
 
@@ -148,26 +156,15 @@ class Placement:
 
         Raises KeyError, TypeError or ValueError for other data.
         """
-        objective = text(data, "objective")
-        if objective not in UNITS:
-            raise ValueError(f"{objective!r} is not an objective")
-        plans = tuple(map(_plan_cost, items(data, "plans")))
-        chosen, names = text(data, "chosen"), [p.name for p in plans]
-        if chosen not in names:
-            raise ValueError(f"the chosen plan {chosen!r} is not among the plans")
+        placement = build(cls, data)
+        if placement.objective not in UNITS:
+            raise ValueError(f"{placement.objective!r} is not an objective")
+        names = [p.name for p in placement.plans]
+        if placement.chosen not in names:
+            raise ValueError(f"the chosen plan {placement.chosen!r} is not among the plans")
         if len(set(names)) < len(names):
             raise ValueError("two plans have the same name")
-        return cls(
-            method=text(data, "method"),
-            objective=objective,
-            chosen=chosen,
-            plans=plans,
-            not_tried=texts(data, "not_tried"),
-            budget=amount(data, "budget"),
-            spent=amount(data, "spent"),
-            machine=text({"machine": "", **data}, "machine"),  # absent in older files
-            busy=text({"busy": "", **data}, "busy"),
-        )
+        return placement
 
 
 def _round_number(value: Any) -> Any:
@@ -178,25 +175,3 @@ def _round_number(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: _round_number(getattr(value, f.name)) for f in fields(value)})
     return value
-
-
-def _interval(data: Mapping[str, Any]) -> Interval | None:
-    if data["against"] is None:
-        return None
-    ratios = mapping(data, "against")
-    interval = Interval(number(ratios, "ratio"), number(ratios, "low"), number(ratios, "high"))
-    if not 0 <= interval.low <= interval.ratio <= interval.high:
-        raise ValueError(f"{interval} is not a ratio within its interval")
-    return interval
-
-
-def _plan_cost(data: Mapping[str, Any]) -> PlanCost:
-    return PlanCost(
-        name=text(data, "name"),
-        partitions=count(data, "partitions"),
-        cost=None if data["cost"] is None else amount(data, "cost"),
-        rounds=count(data, "rounds"),
-        against=_interval(data),
-        sqnr_db=None if data["sqnr_db"] is None else number(data, "sqnr_db"),
-        why=text(data, "why"),
-    )

@@ -191,7 +191,10 @@ BROKEN = {
     "no plan": (edit(plan=None), "the plan cannot be read|cannot be read, TypeError"),
     "another plan": (edit(plan={"format": 3, "partitions": [1]}), "cannot be read"),
     "no options": (edit(options=[]), "options should be a mapping"),
-    "another objective": (edit(measured={"forward": {"objective": "beauty"}}), "'beauty' is not an objective"),
+    "another objective": (
+        edit(measured={"forward": {"method": "forward", "objective": "beauty", "chosen": ""}}),
+        "'beauty' is not an objective",
+    ),
     "another model": (edit(model={"forward": "0"}), "another model: method 'forward' differs"),
     "another method": (edit(model={"decode": "0"}), "another model: only one of them has a method 'decode'"),
     "a node that is not there": (rename, "third:aten.linear.default#0 of forward on xnnpack .forward has no such"),
