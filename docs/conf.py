@@ -24,7 +24,7 @@ include_patterns = [
     "docs/**",
     "examples/**",
     "plugins/*/README.md",
-    "delegate/backends/*/README.md",
+    "plugins/*/delegate_*/*/README.md",
     "benchmarks/README.md",
     "*.md",
 ]
