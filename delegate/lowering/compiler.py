@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -445,7 +445,5 @@ def repeat_rounds(program: EdgeProgram, rounds: Iterable[DecompositionRound], pr
     return program
 
 
-def _graphs(program: EdgeProgram) -> Iterator[EdgeProgram]:
-    yield program
-    for body in subprograms(program).values():
-        yield from _graphs(body)
+def _graphs(program: EdgeProgram) -> list[EdgeProgram]:
+    return [program, *(graph for body in subprograms(program).values() for graph in _graphs(body))]

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from delegate.placement.runtime.accuracy_check import AccuracyResult, check_accuracy
 from delegate.placement.runtime.elimination import (
     CONFIDENCE,
     MIN_ROUNDS,
@@ -116,3 +117,16 @@ def test_a_library_that_waits_for_its_own_threads_is_not_disturbed() -> None:
     assert noise_filter.select([*rounds, *busy]) == (rounds, True)
     few, is_quiet = noise_filter.select([*rounds[:2], *busy * 5])
     assert (len(few) >= MIN_ROUNDS, few[:2], is_quiet) == (True, rounds[:2], False)
+
+
+def judged(figures: dict[str, float], bound: float | None = None) -> AccuracyResult:
+    return check_accuracy(dict.fromkeys(figures), lambda name, runner: figures[name], bound)
+
+
+def test_what_is_out_by_its_results() -> None:
+    """Also where all are wrong alike: results of another shape, or NaN where torch has numbers, are no results."""
+    assert set(judged({"a": 140.0, "b": 70.0}).failed) == {"b"}
+    assert set(judged({"a": 60.0, "b": 50.0}).failed) == set()
+    assert set(judged({"a": -math.inf, "b": -math.inf}).failed) == {"a", "b"}
+    assert set(judged({"a": math.nan, "b": math.nan}).failed) == set()
+    assert set(judged({"a": math.nan, "b": 30.0}, 40.0).inaccurate) == {"a", "b"}
