@@ -38,7 +38,18 @@ if _DRIVER.exists() and "VK_DRIVER_FILES" not in os.environ:
     os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")  # where libwayland is installed it complains of its absence
 
 # Libraries that `make core` leaves out.
-_NOT_IN_CORE = {"onnx", "onnxruntime", "onnxscript", "sklearn", "timm", "tokenizers", "torchvision", "transformers"}
+_NOT_IN_CORE = {
+    "delegate_cuda",
+    "delegate_onnxruntime",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "sklearn",
+    "timm",
+    "tokenizers",
+    "torchvision",
+    "transformers",
+}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -68,6 +68,12 @@ def test_of_several_that_one_name_stands_for_only_the_best_is_used_unasked(site)
     assert not {"second", "best"} & set(registry_of(HERE, HERE).available())
 
 
+def test_backends_that_are_not_installed_are_passed_over():
+    registry = registry_of(HERE, HERE)
+    registry.register(BackendAlias("some", "the best of three", ("nobody", "second", "first")))
+    assert registry.resolve("some") == "second"
+
+
 @pytest.mark.parametrize("of", [("nobody",), ("best",)])
 def test_it_stands_for_backends_alone(of):
     registry = registry_of(HERE, HERE)
