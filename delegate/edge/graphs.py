@@ -196,7 +196,7 @@ def outline_numbers(graph: Graph) -> None:
     """
     places: dict[Any, Node] = {}
 
-    def outlined(argument: Any) -> Any:
+    def outline(argument: Any) -> Any:
         if not isinstance(argument, SYMBOLIC):
             return argument
         if argument.node.expr not in places:
@@ -206,7 +206,7 @@ def outline_numbers(graph: Graph) -> None:
         return places[argument.node.expr]
 
     for node in list(graph.nodes):
-        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), outlined)
+        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), outline)
 
 
 def inline_numbers(graph: Graph) -> None:

@@ -164,7 +164,7 @@ class GraphEmitter:
         call = self.tables.kernel_call(op, tuple(args), self.define(node), node, allocates=allocates)
         self.instructions.append(call)
 
-    def _functionalized_call(self, node: Node) -> None:
+    def _emit_writing_call(self, node: Node) -> None:
         """Emit a custom operator that writes to its arguments; its kernel returns the new values after the results."""
         if any(isinstance(value, list | tuple) for value in node.meta["val"]):
             raise LoweringError(
@@ -472,7 +472,7 @@ def _same_arguments(overload: OpOverload[..., Any], named: dict[str, Any]) -> bo
 _EMITTERS: Mapping[Any, Callable[[GraphEmitter, Node], None]] = {
     operator.getitem: GraphEmitter._result,
     call_delegate: GraphEmitter._delegate_call,
-    auto_functionalized: GraphEmitter._functionalized_call,
+    auto_functionalized: GraphEmitter._emit_writing_call,
     **dict.fromkeys(ASSERTIONS, GraphEmitter._assertion),
     _ELEMENT: GraphEmitter._element,
 }

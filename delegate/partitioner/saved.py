@@ -123,7 +123,7 @@ class SavedPlan:
         """Return the backend of each node, by (graph, identity of the node)."""
         return {(p.graph, node): p.backend for p in self.partitions for node in p.nodes}
 
-    def _decomposed_nodes(self) -> dict[tuple[str, str], None]:
+    def _list_decomposed(self) -> dict[tuple[str, str], None]:
         rounds = (each.items() for each in self.decompositions)
         return {(graph, node): None for each in rounds for graph, nodes in each for node in nodes}
 
@@ -150,8 +150,8 @@ class SavedPlan:
         """
         applied = SavedPlan.of(plans)
         actual = applied.places()
-        done = applied._decomposed_nodes()
-        if missing := [key for key in self._decomposed_nodes() if key not in done]:
+        done = applied._list_decomposed()
+        if missing := [key for key in self._list_decomposed() if key not in done]:
             graph, node = missing[0]
             what = f"the plan cannot be applied: {graph} has no node {node} to decompose"
             raise PartitionError(what, where=where, remedy=remedy)

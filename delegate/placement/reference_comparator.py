@@ -21,7 +21,7 @@ from delegate.edge.torch_private import pytree
 from delegate.emit.method import emit_inputs
 from delegate.errors import AccuracyError, ConfigError, InputError
 from delegate.lowering.compiler import Compiler
-from delegate.placement.runtime.accuracy_check import compared_inputs, lowest_sqnr_db, read_results
+from delegate.placement.runtime.accuracy_check import list_compared_inputs, lowest_sqnr_db, read_results
 from delegate.placement.runtime.trials import ProgramRunner
 from delegate.program.expr import Expr
 from delegate.program.model import MethodDefinition, Program, Ref
@@ -66,7 +66,7 @@ class ReferenceComparator:
             AccuracyError: torch cannot run the reference, or it has other outputs or states than the program.
         """
         if self._expected is None:
-            self._expected = self._run(compared_inputs(program, self._edge.name))
+            self._expected = self._run(list_compared_inputs(program, self._edge.name))
             self._require_as_many(program, len(self._expected[0]))
         return self._expected
 
@@ -75,7 +75,7 @@ class ReferenceComparator:
         name = self._edge.name
         outputs = next(m for m in program.methods if m.name == name).outputs
         count = sum(isinstance(output, Ref | Expr | bool | int | float) for output in outputs)
-        count += len(compared_inputs(program, name)) + len(program.states)
+        count += len(list_compared_inputs(program, name)) + len(program.states)
         if count != expected:
             what = f"the program returns {count} results, with written inputs and states, but its reference {expected}"
             remedy = "give the model that the program was lowered from, or leave accuracy out"

@@ -70,7 +70,7 @@ class Channel:
         """
         self._unread, files, _, _ = self._wait(lambda: socket.recv_fds(self._end, _MAX_READ, _MAX_FILES), clock)
         if not self._unread:
-            raise _ended()
+            raise _connection_error()
         return self.receive(clock), files
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class Channel:
             parts.append(self._wait(lambda: self._end.recv(_MAX_READ), clock))
             missing -= len(parts[-1])
             if not parts[-1]:
-                raise _ended()
+                raise _connection_error()
         data = b"".join(parts)
         self._unread = data[length:]
         return data[:length]
@@ -99,7 +99,7 @@ class Channel:
                     raise TimeoutError from None
 
 
-def _ended() -> EOFError:
+def _connection_error() -> EOFError:
     return EOFError("the other process closed the connection")
 
 

@@ -125,7 +125,7 @@ class Placement:
 
     def blocks(self) -> Iterator[str | Table]:
         """Yield the lines and tables of the text report. Every ratio is a cost relative to the chosen one's."""
-        yield f"{self.method}: {self.chosen} is chosen by {self.objective}, {self._known()}"
+        yield f"{self.method}: {self.chosen} is chosen by {self.objective}, {self._source()}"
         header = ("plan", "partitions", "cost", "ratio to chosen", "SQNR", "rounds", "")
         yield Table(header, tuple(map(self._plan, self.plans)), indent="  ")
         if len(front := self.front()) > 1:
@@ -136,7 +136,7 @@ class Placement:
         if self.busy:
             yield f"the machine was busy: {self.busy}"
 
-    def _known(self) -> str:
+    def _source(self) -> str:
         if all(p.cost is None for p in self.plans):
             return "not measured"
         if not self.spent:

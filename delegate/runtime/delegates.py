@@ -224,7 +224,7 @@ class GuardedDelegate(Delegate):
         for array in outputs:
             filled.append(array[...])  # noqa: PERF401
         if self._execute(tuple(read), tuple(filled)) is not None:
-            raise _returned_value()
+            raise _return_error()
         for view in filled:
             array = outputs[number]
             if view.strides != array.strides or view.dtype is not array.dtype:  # another shape has other strides
@@ -249,7 +249,7 @@ class GuardedDeviceDelegate(GuardedDelegate):
         for view in read:
             _make_read_only(view)
         if self._execute(read, filled) is not None:
-            raise _returned_value()
+            raise _return_error()
         for view, array in zip(filled, outputs, strict=True):
             if isinstance(view, DeviceTensor):
                 continue
@@ -267,7 +267,7 @@ def _make_read_only(tensor: Array | DeviceTensor) -> None:
         tensor.setflags(write=False)
 
 
-def _returned_value() -> BackendFailed:
+def _return_error() -> BackendFailed:
     """Return the error for an `execute` that returns a value, such as its results, and does not fill `outputs`."""
     return BackendFailed("its execute() must fill `outputs` and return None, but returned a value", remedy=AUTHOR)
 

@@ -162,7 +162,7 @@ class IsolatedDelegate(Delegate):
         message = [self._number, len(inputs), tensors.to_json()]
         memory, self._memory, self._shapes = self._memory, None, None  # unknown until the other side has it, too
         if memory is None or len(memory) < tensors.size:
-            with _shared_memory(tensors.size) as file:
+            with _new_shared_memory(tensors.size) as file:
                 memory = mmap.mmap(file.fileno(), tensors.size)
                 self._ask("prepare", message, (file.fileno(),))
         else:
@@ -286,7 +286,7 @@ def _unavailable(why: str) -> BackendUnavailable:
     return BackendUnavailable("cannot start a process for delegates", where=why, remedy=remedy)
 
 
-def _shared_memory(size: int) -> BinaryIO:
+def _new_shared_memory(size: int) -> BinaryIO:
     try:
         return open_shared_file(size)
     except OSError as error:

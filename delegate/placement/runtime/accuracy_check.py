@@ -86,12 +86,12 @@ def read_results(
     """
     method = next(m for m in program.methods if m.name == name)
     dtypes = [method.values[o.index].dtype if isinstance(o, Ref) else None for o in method.outputs]
-    dtypes += [method.values[method.inputs[number].value].dtype for number in compared_inputs(program, name)]
+    dtypes += [method.values[method.inputs[number].value].dtype for number in list_compared_inputs(program, name)]
     dtypes += [state.dtype for state in sorted(program.states, key=lambda state: state.name)]
     return [(a, d) for a, d in zip(runner.outputs(call), dtypes, strict=True) if a is not None]
 
 
-def compared_inputs(program: Program, name: str) -> list[int]:
+def list_compared_inputs(program: Program, name: str) -> list[int]:
     """Return the numbers of the inputs that a method writes to, in order."""
     return sorted(written_inputs(program, next(m for m in program.methods if m.name == name)))
 

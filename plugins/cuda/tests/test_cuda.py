@@ -30,7 +30,7 @@ no_gpu = pytest.mark.skipif(not HERE.stand_in, reason="an NVIDIA GPU is here")
 nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc is here")
 
 
-def lowered(arch, *, fallback=False, module=None, args=(X,), **rest):
+def lower_model(arch, *, fallback=False, module=None, args=(X,), **rest):
     torch.manual_seed(0)
     options = {"arch": arch}
     config = {"backends": [{"name": "cuda", "isolate": "none", "options": options}], "fallback": {"keep": fallback}}
@@ -41,20 +41,20 @@ def lowered(arch, *, fallback=False, module=None, args=(X,), **rest):
 def saved(tmp_path_factory):
     """A program for the host, as a file."""
     path = tmp_path_factory.mktemp("cuda") / "host.dlg"
-    program = lowered("llvm")
+    program = lower_model("llvm")
     assert_runs(program, "cuda")
     program.save(path)
     return path
 
 
 def test_the_report_says_who_stands_in():
-    (partition,) = lowered("llvm").report.partitions
+    (partition,) = lower_model("llvm").report.partitions
     assert "for host CPU by TVM (stand-in), as requested" in partition.notes
 
 
 def test_calls_do_not_disturb_each_other():
     module = nn.Sequential(nn.Linear(6, 64), nn.ReLU())
-    program = lowered("llvm", module=module)
+    program = lower_model("llvm", module=module)
     assert_runs(program, "cuda")
     for scale in (1.0, -2.0, 3.0):
         assert relative_error(program(X * scale), module(X * scale)) < 1e-6
@@ -80,7 +80,7 @@ assert not {{"torch", "tvm"}} & set(sys.modules), "loaded"
 def test_machine_code_is_opened_only_where_it_is_trusted(saved, tmp_path):
     with pytest.raises(BackendFailed, match=r"machine code.*trust_code=True"):
         delegate.load(saved)
-    lowered("llvm", fallback=True).save(tmp_path / "kept.dlg")
+    lower_model("llvm", fallback=True).save(tmp_path / "kept.dlg")
     with pytest.warns(RuntimeWarning, match="machine code"), delegate.load(tmp_path / "kept.dlg") as program:
         assert program(X.numpy()).shape == (2, 64)
 
@@ -88,7 +88,7 @@ def test_machine_code_is_opened_only_where_it_is_trusted(saved, tmp_path):
 def test_a_dynamic_batch():
     module = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Flatten(), nn.Linear(36, 5), nn.Softmax(1))
     image = torch.linspace(0, 1, 4 * 3 * 49).view(4, 3, 7, 7)
-    program = lowered(
+    program = lower_model(
         "llvm", module=module, args=(image,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=64)},)
     )
     assert {n.backend for n in program.report.nodes} == {"cuda"}
@@ -119,7 +119,7 @@ OF_QUARTERS = ("aten.avg_pool2d.default", "aten.relu.default", "aten.exp.default
 def test_dynamic_sizes_that_tvm_has_trouble_with(module, size, reasons, portable):
     x = torch.linspace(-1, 1, 2 * 4 * 16).view(2, 4, 16)
     portable = dict.fromkeys(portable, 1)
-    program = lowered("llvm", module=module, args=(x,), dynamic_shapes=({2: size},), portable=portable)
+    program = lower_model("llvm", module=module, args=(x,), dynamic_shapes=({2: size},), portable=portable)
     left = {n.verdicts["cuda"].message.rstrip("s0123456789") for n in program.report.nodes if n.backend == "portable"}
     assert left == reasons
     for n in (16, 8, 24):
@@ -139,7 +139,7 @@ def test_what_tvm_does_not_compile_stays_elsewhere(monkeypatch):
 
     monkeypatch.setitem(conversions.CONVERSIONS, "sin.default", wrong)
     module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), _Sine(), nn.Linear(8, 4), nn.Sigmoid())
-    program = lowered("llvm", module=module, portable={"aten.sin.default": 1})
+    program = lower_model("llvm", module=module, portable={"aten.sin.default": 1})
     (left,) = (n for n in program.report.nodes if n.backend == "portable")
     assert left.op == "aten.sin.default"
     assert "TVM does not compile it for llvm: argument of type" in str(left.verdicts["cuda"])
@@ -168,8 +168,8 @@ def test_wrong_options(options, message):
 def test_a_program_for_a_gpu_where_none_is(tmp_path):
     program = tmp_path / "sm_90.dlg"
     with pytest.raises(BackendUnavailable, match=r"NVIDIA's driver|nvidia-smi"):
-        lowered("sm_90")(X)
-    lowered("sm_90", fallback=True).save(program)
+        lower_model("sm_90")(X)
+    lower_model("sm_90", fallback=True).save(program)
     with pytest.warns(RuntimeWarning, match="portable"), delegate.load(program, trust_code=True) as loaded:
         assert loaded(X.numpy()).shape == (2, 64)
 
@@ -196,7 +196,7 @@ def test_a_program_for_another_gpu(monkeypatch):
     monkeypatch.setattr(library, "runtime", lambda device: None)
     monkeypatch.setattr(library, "local_gpu", lambda: (CudaTarget("sm_80"), "A100"))
     with pytest.raises(BackendFailed, match=r"compiled for sm_90, but this machine's A100 is sm_80.*arch: sm_80"):
-        lowered("sm_90")(X)
+        lower_model("sm_90")(X)
 
 
 def test_a_library_of_another_version(monkeypatch, saved):
@@ -231,7 +231,7 @@ def test_no_compiler(monkeypatch):
     with pytest.raises(
         LoweringError, match=r"compiling for sm_80 needs nvcc or NVRTC, and neither is installed.*install"
     ):
-        lowered("sm_80")
+        lower_model("sm_80")
 
 
 def test_no_linker(monkeypatch):
@@ -239,12 +239,12 @@ def test_no_linker(monkeypatch):
 
     monkeypatch.setattr(cc, "get_cc", lambda: None)
     with pytest.raises(LoweringError, match=r"C\+\+ compiler.*install g\+\+"):
-        lowered("llvm")
+        lower_model("llvm")
 
 
 @no_gpu
 def test_without_an_arch_it_is_what_is_here():
-    (partition,) = lowered(None).report.partitions
+    (partition,) = lower_model(None).report.partitions
     assert "for host CPU by TVM (stand-in), no GPU was found" in partition.notes
 
 
@@ -253,7 +253,7 @@ def test_what_no_schedule_fits_is_left_to_others(monkeypatch):
     """Without a schedule TVM would compile it for the host, which cannot reach the GPU's memory."""
     only = schedules.rules(CudaTarget("sm_90"))["gemv"]
     monkeypatch.setattr(schedules, "rules", lambda target: {"gemv": only})
-    program = lowered("sm_90", module=nn.ReLU(), portable={"aten.relu.default": 1})
+    program = lower_model("sm_90", module=nn.ReLU(), portable={"aten.relu.default": 1})
     (node,) = program.report.nodes
     assert node.backend == "portable"
     assert "no schedule for sm_90 fits" in str(node.verdicts["cuda"])

@@ -54,7 +54,7 @@ def inputs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
     return tuple(x.clone().to(dtype if x.is_floating_point() else x.dtype) for _, (_, example) in ALL for x in example)
 
 
-def lowered(module: nn.Module, args: tuple[torch.Tensor, ...], arch: str) -> CompiledProgram:
+def lower_model(module: nn.Module, args: tuple[torch.Tensor, ...], arch: str) -> CompiledProgram:
     options = {"arch": arch}
     return delegate.to_backend(
         torch.export.export(module.eval(), args), config={"backends": [{"name": "cuda", "options": options}]}
@@ -71,7 +71,7 @@ def left_portable(program: CompiledProgram) -> set[str]:
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES.items())
 def test_every_row_is_right(dtype, tolerance):
     module, args = Every(getattr(torch, dtype)).eval(), inputs(getattr(torch, dtype))
-    program = lowered(module, args, "llvm")
+    program = lower_model(module, args, "llvm")
     assert left_portable(program) == set()
     with torch.no_grad():
         expected, actual = module(*args), program(*args)
@@ -88,7 +88,7 @@ def test_every_row_is_right(dtype, tolerance):
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_row_compiles_for_a_gpu(dtype):
-    program = lowered(Every(getattr(torch, dtype)), inputs(getattr(torch, dtype)), "sm_80")
+    program = lower_model(Every(getattr(torch, dtype)), inputs(getattr(torch, dtype)), "sm_80")
     assert left_portable(program) == set()
 
 

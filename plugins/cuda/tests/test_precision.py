@@ -164,8 +164,8 @@ def test_products_run_on_tensor_cores(monkeypatch, name, precision, arch, cores)
 @pytest.mark.parametrize("name", ["convolution", "linear"])
 def test_the_instructions_are_those_of_tf32(monkeypatch, tmp_path, name):
     sources: list[str] = []
-    correct = wmma._corrected
-    monkeypatch.setattr(wmma, "_corrected", lambda *given: sources.append(correct(*given)) or sources[-1])
+    correct = wmma._correct
+    monkeypatch.setattr(wmma, "_correct", lambda *given: sources.append(correct(*given)) or sources[-1])
     lowered(*PRODUCTS[name], "tf32", "sm_80")
     assert tvm_ffi.get_global_func(wmma._POSTPROC, allow_missing=True) is None
     (tmp_path / "made.cu").write_text(sources[0])

@@ -28,7 +28,7 @@ nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc is here"
 no_gpu = pytest.mark.skipif(not library.probe().stand_in, reason="an NVIDIA GPU is here")
 
 
-def lowered(trials=None, database=None, arch="llvm", **rest) -> delegate.CompiledProgram:
+def lower_model(trials=None, database=None, arch="llvm", **rest) -> delegate.CompiledProgram:
     given = {} if database is None else {"tuning": {"trials": trials, "database": str(database)}}
     options = {"arch": arch, **given}
     return compiled(
@@ -49,16 +49,16 @@ def note(program):
 def database(tmp_path_factory):
     """What was measured of MODULE with trials enough for all of it."""
     path = tmp_path_factory.mktemp("tuning") / "host.jsonl"
-    assert f"tuned by {path}, {len(lines(path)) if path.exists() else ''}" in note(lowered(200, path))
+    assert f"tuned by {path}, {len(lines(path)) if path.exists() else ''}" in note(lower_model(200, path))
     return path
 
 
 @pytest.mark.extended
 def test_it_is_used_again_without_measuring_and_answers_stay_equal(database, monkeypatch):
     monkeypatch.setattr(tuning, "_seconds", lambda *_: pytest.fail("measured again"))
-    plain = lowered()(X)
+    plain = lower_model()(X)
     for trials in (0, 200):
-        program = lowered(trials, database)
+        program = lower_model(trials, database)
         assert "0 schedules measured" in note(program)
         assert torch.equal(program(X), plain)
 
@@ -67,15 +67,15 @@ def test_other_schedules_are_really_taken(database, tmp_path):
     every = [line | {"seconds": 0.0 if line["schedule"] == "parallel" else 1.0} for line in lines(database)]
     path = tmp_path / "forged.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in every))
-    lowered(0, path).save(tmp_path / "forged.dlg")
-    lowered().save(tmp_path / "plain.dlg")
+    lower_model(0, path).save(tmp_path / "forged.dlg")
+    lower_model().save(tmp_path / "plain.dlg")
     assert (tmp_path / "forged.dlg").read_bytes() != (tmp_path / "plain.dlg").read_bytes()
 
 
 def test_trials_are_a_limit_and_more_of_them_go_on(tmp_path):
     path = tmp_path / "few.jsonl"
     for trials, known in ((2, 2), (1, 3)):
-        lowered(trials, path)
+        lower_model(trials, path)
         assert len({(line["function"], line["schedule"]) for line in lines(path)}) == known
 
 
@@ -96,14 +96,14 @@ def test_a_dynamic_batch_has_the_default_schedules(tmp_path):
 @no_gpu
 def test_a_gpu_that_is_not_here_cannot_be_measured(tmp_path):
     with pytest.raises(LoweringError, match=r"sm_90 are measured on such a GPU, but no NVIDIA GPU.*trials: 0"):
-        lowered(10, tmp_path / "gpu.jsonl", "sm_90")
+        lower_model(10, tmp_path / "gpu.jsonl", "sm_90")
     assert not any(tmp_path.iterdir())
 
 
 def test_nor_can_another_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "local_gpu", lambda: (CudaTarget("sm_80"), "A100"))
     with pytest.raises(LoweringError, match=r"this machine's A100 is sm_80.*: lower it on a machine with one, copy"):
-        lowered(10, tmp_path / "gpu.jsonl", "sm_90")
+        lower_model(10, tmp_path / "gpu.jsonl", "sm_90")
 
 
 @nvcc
@@ -112,9 +112,9 @@ def test_a_database_from_elsewhere_serves_a_gpu_that_is_not_here(tmp_path, monke
     with monkeypatch.context() as there:  # as on a machine with that GPU, without its times
         there.setattr(library, "local_gpu", lambda: (CudaTarget("sm_90"), "H100"))
         there.setattr(tuning, "_seconds", lambda function, target: float("threadIdx.y" not in function.script()))
-        lowered(200, path, "sm_90")
+        lower_model(200, path, "sm_90")
     assert {line["target"] for line in lines(path)} == {"sm_90"}
-    assert "0 schedules measured" in note(lowered(0, path, "sm_90"))
+    assert "0 schedules measured" in note(lower_model(0, path, "sm_90"))
 
 
 @pytest.mark.parametrize(
@@ -125,16 +125,16 @@ def test_a_broken_line_is_named(line, tmp_path):
     path = tmp_path / "broken.jsonl"
     path.write_text(f"{json.dumps(RECORD)}\n{line}\n")
     with pytest.raises(LoweringError, match=r"not a record \(.*broken\.jsonl:2\): delete that line"):
-        lowered(0, path)
+        lower_model(0, path)
 
 
 def test_a_database_that_is_absent_or_a_directory(tmp_path):
     with pytest.raises(LoweringError, match=r"no tuning database \(.*none\.jsonl\): set trials"):
-        lowered(0, tmp_path / "none.jsonl")
+        lower_model(0, tmp_path / "none.jsonl")
     with pytest.raises(LoweringError, match="cannot be read or written"):
-        lowered(0, tmp_path)
+        lower_model(0, tmp_path)
     with pytest.raises(LoweringError, match=r"directory that you may write to"):
-        lowered(1, tmp_path / "absent" / "new.jsonl")
+        lower_model(1, tmp_path / "absent" / "new.jsonl")
 
 
 def full(*_):

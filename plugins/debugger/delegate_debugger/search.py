@@ -358,7 +358,7 @@ class _WrongResults(_Symptom):
             return False
         if self._differs:
             return not same(*([r[node.name] for node in part.outputs] for r in (results, again)))
-        forms = EagerRegion(part).compare([*_known(self._trial, part.inputs)], results)
+        forms = EagerRegion(part).compare([*_list_tried(self._trial, part.inputs)], results)
         return excess_of(self._context.bounds, difference(*forms)) > 1
 
 
@@ -529,13 +529,13 @@ def _run_with_choices(trial: RegionTrial, part: Region) -> dict[str, torch.Tenso
         return trial.run(part)
 
 
-def _known(trial: RegionTrial, nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
+def _list_tried(trial: RegionTrial, nodes: Iterable[Node]) -> Iterator[torch.Tensor]:
     return (trial.known[node.name] for node in nodes)
 
 
 def _reference(trial: RegionTrial, part: Region) -> RecordedCall:
     """Return a call of a part with the results of torch alone."""
-    return RecordedCall(tuple(_known(trial, part.inputs)), expected=tuple(_known(trial, part.outputs)))
+    return RecordedCall(tuple(_list_tried(trial, part.inputs)), expected=tuple(_list_tried(trial, part.outputs)))
 
 
 def _run(trial: RegionTrial, part: Region) -> RecordedCall:

@@ -52,7 +52,7 @@ MODELS: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
 }
 
 
-def exported(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> torch.export.ExportedProgram:
+def export_model(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> torch.export.ExportedProgram:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return function(x)
@@ -65,19 +65,19 @@ def exported(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> torch.
 def test_another_right_answer_is_no_fault(
     function: Callable[[torch.Tensor], Any], x: torch.Tensor, backends: list[str]
 ) -> None:
-    diagnosis = debug(exported(function, x), backends, cache=False)
+    diagnosis = debug(export_model(function, x), backends, cache=False)
     assert diagnosis.faults == (), str(diagnosis)
     assert "accumulates" not in str(diagnosis)
 
 
 def test_the_answers_are_named() -> None:
-    assert any("another answer than torch" in n and "sort" in n for n in debug(exported(*MODELS["sort"]), []).notes)
+    assert any("another answer than torch" in n and "sort" in n for n in debug(export_model(*MODELS["sort"]), []).notes)
 
 
 def test_numbers_that_differ_by_rounding_may_have_another_order() -> None:
     """A library whose values differ a little picks another of two nearly equal elements."""
     x = torch.tensor([[1.0, 1.0 + 2**-23, 0.0]])
-    ep = exported(lambda x: (x * 3 / 3).argmax(1), x)
+    ep = export_model(lambda x: (x * 3 / 3).argmax(1), x)
     assert debug(ep, ["xnnpack"], cache=False).faults == ()
 
 
@@ -102,7 +102,7 @@ def test_a_wrong_kernel_is_a_fault(name: str, kernel: Callable[..., None]) -> No
     }
     wrong = KernelTable("wrong")
     wrong.kernel(name)(kernel)
-    ep = exported(functions[name.split(".")[1]], TIES)
+    ep = export_model(functions[name.split(".")[1]], TIES)
     (fault,) = debug(ep, [], kernels=[wrong, "portable"]).faults
     assert fault.nodes[0].operator == name
 
@@ -131,16 +131,16 @@ UNSORTED = (aten.topk.default, {"self": ROW, "dim": -1, "sorted": False})
 TWICE = [0, 0, 2, 3, 4, 5]
 
 
-def picked(*indices: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pick(*indices: int) -> tuple[torch.Tensor, torch.Tensor]:
     return ROW[list(indices)], torch.tensor(indices)
 
 
 # Name -> operator and its arguments, the results of a library, those of torch, whether the library is right.
 ANSWERS: dict[str, tuple[tuple[Any, dict[str, Any]], Any, Any, bool]] = {
-    "ties": (TOPK, picked(2, 0), picked(0, 2), True),
-    "one twice": (TOPK, picked(0, 0), picked(0, 2), False),
-    "another order": (TOPK, picked(1, 0), picked(0, 1), False),
-    "any order": (UNSORTED, picked(1, 0), picked(0, 1), True),
+    "ties": (TOPK, pick(2, 0), pick(0, 2), True),
+    "one twice": (TOPK, pick(0, 0), pick(0, 2), False),
+    "another order": (TOPK, pick(1, 0), pick(0, 1), False),
+    "any order": (UNSORTED, pick(1, 0), pick(0, 1), True),
     "outside": (ARGMAX, (torch.tensor(4),), (torch.tensor(0),), False),
     "negative": (ARGMAX, (torch.tensor(-1),), (torch.tensor(3),), False),
     "signs": (SVD, (-U, S, -V), (U, S, V), True),

@@ -41,13 +41,13 @@ class Net(nn.Module):
         return torch.tanh((y * y).log() + y)
 
 
-def exported(x: torch.Tensor = X) -> torch.export.ExportedProgram:
+def export_model(x: torch.Tensor = X) -> torch.export.ExportedProgram:
     return torch.export.export(Net().eval(), (x,))
 
 
 @pytest.mark.parametrize("backends", [["xnnpack"], []], ids=str)
 def test_a_right_program_has_no_faults(backends: list[str]) -> None:
-    diagnosis = debug(exported(), backends)
+    diagnosis = debug(export_model(), backends)
     assert diagnosis.faults == ()
     (figures,) = diagnosis.figures.values()
     assert figures is not None
@@ -56,7 +56,7 @@ def test_a_right_program_has_no_faults(backends: list[str]) -> None:
 
 
 def test_a_program_debugs_itself_with_its_plan(tmp_path: Path) -> None:
-    source = exported()
+    source = export_model()
     program = delegate.to_backend(source, "xnnpack")
     with planted("xnnpack", "log", in_place_of(aten.tanh.default)):
         diagnosis = program.debug(source, (2 * X,), output=tmp_path)
@@ -135,13 +135,13 @@ def _layers_off(remedy: str) -> dict[str, str]:
 
 def test_no_time_gives_the_answer_so_far() -> None:
     with planted("xnnpack", "log", followed_by((aten.neg.default, (), {}))):
-        diagnosis = debug(exported(), "xnnpack", cache=False, budget=0)
+        diagnosis = debug(export_model(), "xnnpack", cache=False, budget=0)
     assert diagnosis.faults == ()
     assert any("0 s are over" in note for note in diagnosis.notes)
 
 
 def test_json_has_only_plain_numbers() -> None:
-    data = json.loads(debug(exported(), "xnnpack").to_json(), parse_constant=pytest.fail)
+    data = json.loads(debug(export_model(), "xnnpack").to_json(), parse_constant=pytest.fail)
     assert data["faults"] == []
     assert data["instructions"] == 1
 
@@ -158,7 +158,7 @@ def test_json_has_only_plain_numbers() -> None:
 )
 def test_bad_input_is_one_clear_error(arguments: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        debug(exported(), **arguments)
+        debug(export_model(), **arguments)
 
 
 class Same(nn.Module):
@@ -259,7 +259,7 @@ def test_a_constant_result_is_not_saturation() -> None:
 
 
 def test_a_bound_that_float32_cannot_meet_is_rounding() -> None:
-    diagnosis = debug(exported(), "xnnpack", inputs=delegate.Verify(sqnr_db=500))
+    diagnosis = debug(export_model(), "xnnpack", inputs=delegate.Verify(sqnr_db=500))
     assert diagnosis.faults == ()
     assert any("float32 rounds like that" in note for note in diagnosis.notes)
 
@@ -276,12 +276,12 @@ def test_inputs_by_name() -> None:
 @pytest.mark.parametrize("budget", ["3", -1, math.nan, True], ids=str)
 def test_a_budget_is_seconds(budget: object) -> None:
     with pytest.raises(InputError, match="budget should be seconds"):
-        debug(exported(), budget=budget)  # type: ignore[arg-type]
+        debug(export_model(), budget=budget)  # type: ignore[arg-type]
 
 
 def test_a_folder_without_a_reproduction_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def notes(backends: list[str], **options: Any) -> str:
-        return "\n".join(debug(exported(), backends, cache=False, output=tmp_path / "out", **options).notes)
+        return "\n".join(debug(export_model(), backends, cache=False, output=tmp_path / "out", **options).notes)
 
     wrong = KernelTable("wrong")
     wrong.kernel("aten.tanh.default")(lambda x, *, out: np.exp(x, out=out))
@@ -296,7 +296,7 @@ def test_a_folder_without_a_reproduction_says_why(tmp_path: Path, monkeypatch: p
 def test_a_folder_that_cannot_be_written_is_an_error_before_the_search(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     with pytest.raises(InputError, match="cannot be written"):
-        debug(exported(), output=tmp_path / "file" / "below")
+        debug(export_model(), output=tmp_path / "file" / "below")
 
 
 def layers() -> torch.export.ExportedProgram:
@@ -318,7 +318,7 @@ def test_a_program_of_another_model(tmp_path: Path) -> None:
         (fault,) = program.debug(tmp_path / "model.pt2").faults
     assert [node.name for node in fault.nodes] == ["tanh"]
     with pytest.raises(PartitionError):
-        program.debug(exported())
+        program.debug(export_model())
 
 
 def test_a_quantized_program_is_debugged_with_the_layers_that_it_has() -> None:

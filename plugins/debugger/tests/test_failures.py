@@ -39,7 +39,7 @@ def registry() -> Iterator[None]:
     default_registry.cache_clear()
 
 
-def exported() -> torch.export.ExportedProgram:
+def export_model() -> torch.export.ExportedProgram:
     return torch.export.export(Chain(), (X,))
 
 
@@ -63,13 +63,13 @@ def plant(monkeypatch: pytest.MonkeyPatch, when: str, how: str, *operators: str)
     """Let delegates of regions that have all of some operators fail: at "init" or at "execute"."""
     preprocess = Vector.preprocess
 
-    def planted(self: Vector, region: Region) -> PreprocessResult:
+    def fail_in_region(self: Vector, region: Region) -> PreprocessResult:
         result = preprocess(self, region)
         if not with_operators(region, *operators):
             return result
         return PreprocessResult(json.dumps(json.loads(bytes(result.blob)) | {when: how}).encode(), result.compile_specs)
 
-    monkeypatch.setattr(Vector, "preprocess", planted)
+    monkeypatch.setattr(Vector, "preprocess", fail_in_region)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_region_that_does_not_compile(
     error: Exception, kind: str, operators: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fail_at(monkeypatch, error, *operators)
-    diagnosis = debug(exported(), config=CONFIG, cache=False, output=tmp_path)
+    diagnosis = debug(export_model(), config=CONFIG, cache=False, output=tmp_path)
     (fault,) = diagnosis.faults
     assert (fault.kind.name, [node.name for node in fault.nodes], fault.size) == (kind, names, 5)
     found = {"refusal": ": no operator is wrong by itself, 1 refusal\n", "failure": ": 1 fault\n"}[kind]
@@ -108,7 +108,9 @@ def test_a_region_that_does_not_compile_while_plans_are_measured(
     error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fail_at(monkeypatch, error, "aten.add.Tensor")
-    diagnosis = debug(exported(), config=CONFIG, cache=False, placement=delegate.Measured(budget=0.1), output=tmp_path)
+    diagnosis = debug(
+        export_model(), config=CONFIG, cache=False, placement=delegate.Measured(budget=0.1), output=tmp_path
+    )
     (fault,) = diagnosis.faults
     kind = "refusal" if isinstance(error, RegionFailed) else "failure"
     assert (fault.kind.name, [node.name for node in fault.nodes]) == (kind, ["add"])
@@ -122,7 +124,7 @@ def test_a_part_that_is_refused_does_not_show_the_failure_of_the_whole(monkeypat
         raise RegionFailed("too small")
 
     monkeypatch.setattr(Vector, "preprocess", fails)
-    failure, refusal, *_ = debug(exported(), config=CONFIG, cache=False).faults
+    failure, refusal, *_ = debug(export_model(), config=CONFIG, cache=False).faults
     assert (failure.kind.name, {"neg", "add"} <= {node.name for node in failure.nodes}) == ("failure", True)
     assert (refusal.kind.name, "too small" in refusal.kind.explanation) == ("refusal", True)
 
@@ -131,7 +133,7 @@ def test_a_part_that_is_refused_does_not_show_the_failure_of_the_whole(monkeypat
 def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, "execute", "raise")
     config = {"backends": [*CONFIG["backends"], "xnnpack"]}
-    diagnosis = debug(exported(), config=config, cache=False, placement=delegate.Measured(budget=5))
+    diagnosis = debug(export_model(), config=config, cache=False, placement=delegate.Measured(budget=5))
     assert diagnosis.faults == ()
     assert any(note.startswith("plan vector of method forward was dropped: ") for note in diagnosis.notes)
 
@@ -140,7 +142,7 @@ def test_plans_that_measurement_drops_are_notes(monkeypatch: pytest.MonkeyPatch)
 def test_a_compiler_whose_process_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(vector_backend.CRASHES, "aten.add.Tensor")
     config = {"backends": [{"name": "vector", "isolate": "compile"}]}
-    (fault,) = debug(exported(), config=config, cache=False).faults
+    (fault,) = debug(export_model(), config=config, cache=False).faults
     assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"])
     assert "SIGABRT" in fault.kind.explanation
 
@@ -149,7 +151,7 @@ def test_a_compiler_whose_process_crashes(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(("when", "how"), [("init", "raise"), pytest.param("execute", "crash", marks=pytest.mark.slow)])
 def test_an_artifact_that_is_not_opened_or_does_not_run(when: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, when, how, "aten.add.Tensor")
-    diagnosis = debug(exported(), config=CONFIG, cache=False)
+    diagnosis = debug(export_model(), config=CONFIG, cache=False)
     (fault,) = diagnosis.faults
     assert (fault.kind.name, [node.name for node in fault.nodes]) == ("failure", ["add"]), str(diagnosis)
     assert fault.is_confirmed

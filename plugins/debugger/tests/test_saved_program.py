@@ -33,7 +33,7 @@ class Net(nn.Module):
         return torch.nn.functional.gelu(z) + torch.sigmoid(x)
 
 
-def exported(net: nn.Module | None = None) -> torch.export.ExportedProgram:
+def export_model(net: nn.Module | None = None) -> torch.export.ExportedProgram:
     with torch.no_grad():
         return torch.export.export((net or Net()).eval(), (X,))
 
@@ -43,7 +43,7 @@ def model_file(tmp_path: Path) -> Path:
     """A program whose gelu stays portable, and whose artifact of sigmoid is another function's."""
     config = {"backends": ["xnnpack"], "partitioning": {"node_pins": {"gelu": "portable"}}}
     with planted("xnnpack", "sigmoid", in_place_of(aten.tanh.default)):
-        program = delegate.to_backend(exported(), config=config, cache=False)
+        program = delegate.to_backend(export_model(), config=config, cache=False)
     program.save(tmp_path / "net.dlg")
     return tmp_path / "net.dlg"
 
@@ -52,7 +52,7 @@ def model_file(tmp_path: Path) -> Path:
 def test_the_artifacts_of_the_file_are_debugged(model_file: Path, is_wrong_again: bool) -> None:
     again = planted("xnnpack", "sigmoid", in_place_of(aten.tanh.default)) if is_wrong_again else nullcontext()
     with again:
-        diagnosis = debug(exported(), program_file=model_file, cache=False)
+        diagnosis = debug(export_model(), program_file=model_file, cache=False)
     (fault,) = diagnosis.faults
     if is_wrong_again:
         assert [node.name for node in fault.nodes] == ["sigmoid"]
@@ -63,13 +63,13 @@ def test_the_artifacts_of_the_file_are_debugged(model_file: Path, is_wrong_again
 
 def test_a_file_that_cannot_be_debugged(model_file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the file is not of this model: partition .* has other nodes"):
-        debug(exported(nn.Sequential(nn.Linear(8, 8), nn.Tanh())), program_file=model_file)
+        debug(export_model(nn.Sequential(nn.Linear(8, 8), nn.Tanh())), program_file=model_file)
     other = Net()
     nn.init.ones_(other.linear.bias)
     with pytest.raises(InputError, match=r"not of this model: weight linear.bias of method forward differs"):
-        debug(exported(other), program_file=model_file)
+        debug(export_model(other), program_file=model_file)
     with pytest.raises(ConfigError, match="placement of its own"):
-        debug(exported(), program_file=model_file, placement=delegate.ByPreference())
+        debug(export_model(), program_file=model_file, placement=delegate.ByPreference())
     file.save(strip_debug_info(file.load(model_file)), tmp_path / "small.dlg")
     with pytest.raises(ProgramError, match=r"no debug info \(.*small.dlg\)"):
-        debug(exported(), program_file=tmp_path / "small.dlg")
+        debug(export_model(), program_file=tmp_path / "small.dlg")

@@ -24,15 +24,17 @@ def _starts(samples: Array, size: int, kernel: int, count: int) -> Array:
     fractions = from_bfloat16(samples) if bits else samples
     kind = fractions.dtype.type
 
-    def rounded(x: Array) -> Array:
+    def round_half(x: Array) -> Array:
         return from_bfloat16(to_bfloat16(x)) if bits else x
 
     starts = np.full((len(fractions), count), size - kernel, np.int64)
     if count > 1:
-        step = rounded(np.asarray(rounded(np.asarray(size - kernel, kind)) / rounded(np.asarray(count - 1, kind))))
-        first = rounded(fractions * step).astype(np.int64)
-        numbers = rounded(np.arange(count - 1).astype(kind))
-        places = rounded(rounded(numbers + fractions[:, None]) * step)
+        step = round_half(
+            np.asarray(round_half(np.asarray(size - kernel, kind)) / round_half(np.asarray(count - 1, kind)))
+        )
+        first = round_half(fractions * step).astype(np.int64)
+        numbers = round_half(np.arange(count - 1).astype(kind))
+        places = round_half(round_half(numbers + fractions[:, None]) * step)
         starts[:, :-1] = places.astype(np.int64) - first[:, None]
     return starts
 

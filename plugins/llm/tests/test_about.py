@@ -43,7 +43,7 @@ class Layers(nn.Module):
         return tokens * 2.0
 
 
-def saved(path: Path, **stored: object) -> Path:
+def save_program(path: Path, **stored: object) -> Path:
     """Save a program with the methods of a language model, of which some may be replaced."""
     layers, given = Layers(), (torch.zeros(4, dtype=torch.int64),)
     methods = {name: export(layers, given) for name in ("prefill", "decode")}
@@ -70,7 +70,7 @@ class Several(Data):
 
 
 def test_a_description(tmp_path: Path) -> None:
-    model = Model(saved(tmp_path))
+    model = Model(save_program(tmp_path))
     assert model.about == ABOUT
     assert model.chat == ChatFormat(**CHAT)
     assert model.tokenizer is None
@@ -106,7 +106,7 @@ def test_a_description(tmp_path: Path) -> None:
 )
 def test_values_out_of_range(changes: dict[str, Any], match: str, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=f"method about .*{match}.*delegate llm export"):
-        Model(saved(tmp_path, about=ABOUT | changes))
+        Model(save_program(tmp_path, about=ABOUT | changes))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_values_out_of_range(changes: dict[str, Any], match: str, tmp_path: Path
 )
 def test_methods_that_return_something_else(stored: dict[str, Any], match: str, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=match):
-        Model(saved(tmp_path, **stored))
+        Model(save_program(tmp_path, **stored))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_methods_that_return_something_else(stored: dict[str, Any], match: str, 
     ids=["a number", "nothing", "a decoder that is a number"],
 )
 def test_tokenizers_of_programs(stored: object, match: str, tmp_path: Path) -> None:
-    model = Model(saved(tmp_path, tokenizer=stored))
+    model = Model(save_program(tmp_path, tokenizer=stored))
     with pytest.raises(ProgramError, match=match):
         model.tokens("Hi")
 

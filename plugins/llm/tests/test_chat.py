@@ -54,7 +54,7 @@ def write_template(folder: Path, template: object) -> Path:
     return folder
 
 
-def rendered(template: str, messages: list[dict[str, str]]) -> str:
+def render_by_transformers(template: str, messages: list[dict[str, str]]) -> str:
     """Return what transformers renders."""
     coder = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>", chat_template=template
@@ -78,7 +78,7 @@ def test_formats_render_as_transformers_does(name, tmp_path):
         for i, (question, answer) in enumerate([(" Hi ", "Hello."), ("{{ 7 }} <b>", "Yes."), ("Grüße\n", "")]):
             messages.append({"role": "user", "content": question})
             text += chat_format.render(question, system, i == 0)
-            assert text == rendered(TEMPLATES[name], messages)
+            assert text == render_by_transformers(TEMPLATES[name], messages)
             messages.append({"role": "assistant", "content": answer})
             text += answer
 

@@ -1,4 +1,4 @@
-"""The backend of each method of a language model: measured on a shortened model, and used in that method alone."""
+"""The backend of each method of a language model: measured on a shorten model, and used in that method alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.zoo import libraries
 with libraries():
     from delegate_llm import Options, export, measure_engines
     from delegate_llm.aot import engines
-    from delegate_llm.aot.engines import MethodEngine, engine_table, shortened
+    from delegate_llm.aot.engines import MethodEngine, engine_table, shorten
     from delegate_llm.aot.source import read
 
 TWO = ("xnnpack", "xnnpack:second")
@@ -125,7 +125,7 @@ def test_which_methods_have_equal_tokens(tmp_path, monkeypatch, changes, sets):
 def test_a_shortened_model_shares_its_weights(tmp_path, family, monkeypatch):
     monkeypatch.setattr(engines, "WORDS", 100)  # the padding token is not among them
     model = read(configuration(tmp_path, family)).load()
-    small = shortened(model)
+    small = shorten(model)
     assert len(small.base_model.layers) <= engines.LAYERS
     whole, part = model.get_output_embeddings().weight, small.get_output_embeddings().weight
     assert part.data_ptr() == whole.data_ptr()

@@ -141,7 +141,7 @@ def test_several_conversations(qwen):
     assert [list(line) for line in zip(*found, strict=True)] == expected
 
 
-def batched(model: Model, prompts: list[list[int]], count: int) -> list[list[int]]:
+def answer_in_batch(model: Model, prompts: list[list[int]], count: int) -> list[list[int]]:
     """The answers of a batch."""
     found = {i: [] for i in range(len(prompts))}
     for i, token in Batch(model).generate(prompts, count, [Sampler() for _ in prompts]):
@@ -152,7 +152,7 @@ def batched(model: Model, prompts: list[list[int]], count: int) -> list[list[int
 def test_several_conversations_in_one_call(qwen):
     source, model = qwen
     prompts = [PROMPT, PROMPT[::-1], [9]]
-    assert batched(model, prompts, TOKENS) == [eager(source, prompt) for prompt in prompts]
+    assert answer_in_batch(model, prompts, TOKENS) == [eager(source, prompt) for prompt in prompts]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_batch_with_sliding_windows(family, cache, tmp_path):
     source, model = made(tmp_path, family, conversations=4, cache=cache)
     prompts = [PROMPT, [9], PROMPT[::-1] * 2, PROMPT[:7]]
     expected = [answer(model, prompt, 12) for prompt in prompts]
-    assert batched(model, prompts, 12) == expected
+    assert answer_in_batch(model, prompts, 12) == expected
     if cache == "float32":
         assert expected[2] == eager(source, prompts[2], 12)
 
@@ -171,8 +171,8 @@ def test_a_batch_with_sliding_windows(family, cache, tmp_path):
 def test_a_conversation_that_ends_leaves_its_row_to_a_waiting_prompt(qwen):
     _, model = qwen
     prompts = [[*range(i + 1, 4 * i + 3)] for i in range(8)]
-    assert batched(model, prompts, 5) == [answer(model, prompt, 5) for prompt in prompts]
-    assert batched(model, prompts, 0) == [[]] * 8
+    assert answer_in_batch(model, prompts, 5) == [answer(model, prompt, 5) for prompt in prompts]
+    assert answer_in_batch(model, prompts, 0) == [[]] * 8
 
 
 def test_parts_of_several_conversations_in_one_call(qwen):
@@ -193,7 +193,7 @@ def test_a_batch_goes_on_where_some_have_ended(qwen):
     """One conversation's context is full before the others'."""
     source, model = qwen
     prompts = [[*range(1, 61)], PROMPT, [9]]
-    found = batched(model, prompts, 12)
+    found = answer_in_batch(model, prompts, 12)
     assert found[0] == eager(source, prompts[0], 5)
     assert found[1:] == [eager(source, p, 12) for p in prompts[1:]]
 
@@ -237,7 +237,7 @@ def test_a_batch_and_guesses_have_the_tokens_of_a_conversation(weights, tmp_path
     _, model = made(tmp_path, "qwen3", weights=weights, conversations=2, guesses=3)
     prompts = [PROMPT, PROMPT[::-1]]
     expected = [answer(model, prompt) for prompt in prompts]
-    assert batched(model, prompts, TOKENS) == expected
+    assert answer_in_batch(model, prompts, TOKENS) == expected
     assert [list(Speculation(model, model).generate(prompt, TOKENS)) for prompt in prompts] == expected
 
 

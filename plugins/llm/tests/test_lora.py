@@ -38,7 +38,7 @@ RANK = 8
 ROOT = Path(__file__).parents[2]
 
 
-def adapted(source: Source, folder: Path, seed: int = 0, **options: Any) -> peft.PeftModel:
+def add_adapter(source: Source, folder: Path, seed: int = 0, **options: Any) -> peft.PeftModel:
     """Return a model with a random adapter, which is saved to a folder."""
     torch.manual_seed(seed)
     options = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", **options}
@@ -70,7 +70,7 @@ def adapters(qwen, tmp_path_factory) -> list[Adapter]:
     folder = tmp_path_factory.mktemp("adapters")
     options = ({"r": RANK}, {"r": 3, "target_modules": ["q_proj", "v_proj"]}, {"r": 2, "target_modules": ["down_proj"]})
     for seed, changes in enumerate(options):
-        adapted(source, folder / str(seed), seed, **changes)
+        add_adapter(source, folder / str(seed), seed, **changes)
     return [model.load_adapter(folder / str(seed)) for seed in range(3)]
 
 
@@ -86,7 +86,7 @@ def adapters(qwen, tmp_path_factory) -> list[Adapter]:
 )
 def test_the_logits_of_peft(options, qwen, tmp_path):
     source, model = qwen
-    expected = logits(adapted(source, tmp_path, **options), PROMPT)
+    expected = logits(add_adapter(source, tmp_path, **options), PROMPT)
     base = model.conversation().feed(PROMPT)
     assert [*expected.argsort()] != [*base.argsort()]
     adapter = model.load_adapter(tmp_path)
@@ -101,7 +101,7 @@ def test_the_logits_of_peft(options, qwen, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_matrices_of_16_bits(dtype, qwen, tmp_path):
     source, model = qwen
-    peft_model = adapted(source, tmp_path)
+    peft_model = add_adapter(source, tmp_path)
     for name, parameter in peft_model.named_parameters():
         if "lora" in name:
             parameter.data = parameter.data.to(dtype)
@@ -122,7 +122,7 @@ def test_matrices_of_16_bits(dtype, qwen, tmp_path):
 )
 def test_families(family, options, tmp_path):
     source, model = made(tmp_path, family, lora_rank=4, **options)
-    expected = logits(adapted(source, tmp_path / "adapter"), PROMPT)
+    expected = logits(add_adapter(source, tmp_path / "adapter"), PROMPT)
     found = model.conversation(adapter=model.load_adapter(tmp_path / "adapter")).feed(PROMPT)
     assert_same(found, expected, 2e-5, at_least=1.0)
 
@@ -131,7 +131,7 @@ def test_families(family, options, tmp_path):
 def test_quantized_weights(tmp_path):
     """The adapter changes the quantized model as much as it changes the model in float32."""
     source, model = made(tmp_path, "llama", weights="int4", prefill_weights="int8", lora_rank=4)
-    change = logits(adapted(source, tmp_path / "adapter"), PROMPT) - logits(reference(source), PROMPT)
+    change = logits(add_adapter(source, tmp_path / "adapter"), PROMPT) - logits(reference(source), PROMPT)
     adapter = model.load_adapter(tmp_path / "adapter")
     found = model.conversation(adapter=adapter).feed(PROMPT) - model.conversation().feed(PROMPT)
     assert np.corrcoef(change, found)[0, 1] > 0.95
@@ -172,7 +172,7 @@ def test_guesses_without_the_adapter(qwen, adapters):
 # -- adapters that do not fit ------------------------------------------------------------------------------------------
 
 
-def configured(**changes: Any) -> Callable[[Path], None]:
+def with_config(**changes: Any) -> Callable[[Path], None]:
     """Return a change of fields of the configuration."""
 
     def change(folder: Path) -> None:
@@ -217,22 +217,22 @@ LAYER = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
         (lambda f: (f / "adapter_config.json").write_text("[]"), "no adapter configuration"),
         (lambda f: (f / "adapter_config.json").write_text("{}"), "peft_type = null are not supported"),
         (lambda f: (f / "adapter_model.safetensors").write_bytes(b"no"), "its matrices cannot be read"),
-        (configured(peft_type="IA3"), 'peft_type = "IA3" are not supported'),
-        (configured(bias="all"), 'bias = "all"'),
-        (configured(use_dora=True), "use_dora = true"),
-        (configured(modules_to_save=["lm_head"]), r"modules_to_save = \[\"lm_head\"\]"),
-        (configured(init_lora_weights="pissa"), 'init_lora_weights = "pissa"'),
-        (configured(lora_alpha="8"), 'lora_alpha is "8"'),
-        (configured(lora_alpha=None), "lora_alpha is null"),
-        (configured(lora_alpha=10**400), r"lora_alpha is 10000000.*\.\.\..*a finite number"),
-        (configured(lora_alpha=1e300), "lora_alpha is 1e.300.*a finite number from -1e.30"),
-        (configured(lora_alpha=-(2**2000)), "lora_alpha is -114813.*a finite number"),
-        (configured(lora_alpha=True), "lora_alpha is true"),
-        (configured(lora_alpha=float("nan")), "lora_alpha is NaN"),
-        (configured(alpha_pattern={"q_proj": [8]}), r"lora_alpha is \[8\]"),
-        (configured(alpha_pattern=[8]), "alpha_pattern has other keys"),
-        (configured(alpha_pattern={"(a|b)": 3}), "alpha_pattern has other keys"),
-        (configured(base_model_name_or_path="org/Other"), "an adapter of 'Other', not of 'Base'.*base_model_name_or"),
+        (with_config(peft_type="IA3"), 'peft_type = "IA3" are not supported'),
+        (with_config(bias="all"), 'bias = "all"'),
+        (with_config(use_dora=True), "use_dora = true"),
+        (with_config(modules_to_save=["lm_head"]), r"modules_to_save = \[\"lm_head\"\]"),
+        (with_config(init_lora_weights="pissa"), 'init_lora_weights = "pissa"'),
+        (with_config(lora_alpha="8"), 'lora_alpha is "8"'),
+        (with_config(lora_alpha=None), "lora_alpha is null"),
+        (with_config(lora_alpha=10**400), r"lora_alpha is 10000000.*\.\.\..*a finite number"),
+        (with_config(lora_alpha=1e300), "lora_alpha is 1e.300.*a finite number from -1e.30"),
+        (with_config(lora_alpha=-(2**2000)), "lora_alpha is -114813.*a finite number"),
+        (with_config(lora_alpha=True), "lora_alpha is true"),
+        (with_config(lora_alpha=float("nan")), "lora_alpha is NaN"),
+        (with_config(alpha_pattern={"q_proj": [8]}), r"lora_alpha is \[8\]"),
+        (with_config(alpha_pattern=[8]), "alpha_pattern has other keys"),
+        (with_config(alpha_pattern={"(a|b)": 3}), "alpha_pattern has other keys"),
+        (with_config(base_model_name_or_path="org/Other"), "an adapter of 'Other', not of 'Base'.*base_model_name_or"),
         (with_tensors(lambda t: t.pop(f"{LAYER}B.weight")), "lora_B.weight' is missing"),
         (with_tensors(lambda t: t.pop(f"{LAYER}A.weight")), "lora_A.weight' is missing"),
         (with_tensors(lambda t: t.clear()), "the adapter has no matrices"),
@@ -265,7 +265,7 @@ def test_adapters_that_do_not_fit(change, match, qwen, tmp_path, monkeypatch):
     source, model = qwen
     if not SAVED:
         SAVED.append(tmp_path.parent / "saved adapter")
-        adapted(source, SAVED[0], target_modules=["q_proj", "v_proj"])
+        add_adapter(source, SAVED[0], target_modules=["q_proj", "v_proj"])
     shutil.copytree(SAVED[0], tmp_path / "adapter")
     monkeypatch.setattr(model, "about", {**model.about, "base": "Base"})
     model.load_adapter(tmp_path / "adapter")
@@ -315,8 +315,8 @@ def test_from_a_folder_to_answers_without_torch(tmp_path, monkeypatch):
     model = Model(tmp_path / "model.dlg")
     assert model.about["base"] == "Base"
     for seed, name in enumerate(("polite", "rude")):
-        adapted(source, tmp_path / name, seed)
-    configured(base_model_name_or_path="somebody/base")(tmp_path / "polite")
+        add_adapter(source, tmp_path / name, seed)
+    with_config(base_model_name_or_path="somebody/base")(tmp_path / "polite")
     loaded = {name: model.load_adapter(tmp_path / name) for name in ("polite", "rude")}
     main = "from delegate.cli.main import main; main()"
     absent = {*AHEAD_OF_TIME, "transformers", "tokenizers", "torchao", "peft"}

@@ -111,11 +111,11 @@ def test_a_folder_is_loaded_once_for_an_export_and_its_model_is_not_kept(tmp_pat
     folder, loads = save(tmp_path / "m", "llama", torch.float32, num_hidden_layers=1), []
     load = transformers.LlamaForCausalLM.from_pretrained
 
-    def recorded(*args: object, **options: object) -> object:
+    def record(*args: object, **options: object) -> object:
         loads.append(args)
         return load(*args, **options)
 
-    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", recorded)
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "from_pretrained", record)
     source = read(folder, without_tokenizer=True)
     first = source.load()
     assert len(loads) == 1

@@ -51,7 +51,7 @@ class Net(nn.Module):
         return x * 2
 
 
-def described(ep: ExportedProgram) -> Any:
+def describe_export(ep: ExportedProgram) -> Any:
     """What two exports of a module have in common, whatever the names and the order of their nodes."""
     specs = sorted((str(s.target), s.kind.name, s.persistent) for s in ep.graph_signature.input_specs)
     calls = sorted((str(n.target), *paths(n.meta)) for n in ep.graph.nodes if n.op == "call_function")
@@ -71,7 +71,7 @@ def test_as_torch_exports_it(slopes: list[float], traced: int) -> None:
     Layer.traced = 0
     ep = export_stack(net, ("layers", "seen"), (x,), sizes)
     assert Layer.traced == traced
-    assert described(ep) == described(expected)
+    assert describe_export(ep) == describe_export(expected)
     x = torch.randn(7, 3)
     ours, theirs = ep.module(), expected.module()
     for _ in range(2):

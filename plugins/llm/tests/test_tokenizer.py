@@ -113,7 +113,7 @@ TRAINED = {  # name -> model, trainer, and the parts of the pipeline
 }  # fmt: skip
 
 
-def trained(name: str) -> tokenizers.Tokenizer:
+def train(name: str) -> tokenizers.Tokenizer:
     model, trainer, options, normalizer, pre_tokenizer, processor, decoder = TRAINED[name]
     tokenizer = tokenizers.Tokenizer(copy.copy(model))
     tokenizer.normalizer, tokenizer.decoder = normalizer, decoder
@@ -130,7 +130,7 @@ def trained(name: str) -> tokenizers.Tokenizer:
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_trained_tokenizers(name: str) -> None:
-    expected = trained(name)
+    expected = train(name)
     written = specification(expected)
     assert json.loads(check_tokenizer(json.dumps(written).encode(), VOCABULARY)) == without_batches(written)
     tokenizer = Tokenizer(expected.to_str(pretty=True).encode(), VOCABULARY)
@@ -144,7 +144,7 @@ def test_trained_tokenizers(name: str) -> None:
 def test_early_versions_of_the_format() -> None:
     """Merges were texts, models had no type, ByteLevel had no use_regex and Metaspace had add_prefix_space."""
     for name in ("byte-level BPE", "Unigram", "WordPiece", "WordLevel"):
-        expected = trained(name)
+        expected = train(name)
         early = specification(expected)
         del early["model"]["type"]
         if name == "byte-level BPE":
@@ -159,7 +159,7 @@ def test_early_versions_of_the_format() -> None:
 
 def test_a_prompt_is_neither_cut_nor_padded() -> None:
     """As in transformers, which sets both for each batch."""
-    limited = trained("WordPiece")
+    limited = train("WordPiece")
     expected = limited.encode(TEXTS[1]).ids
     limited.enable_truncation(4)
     limited.enable_padding(length=64)
@@ -242,7 +242,7 @@ WRONG = [  # place in the specification, value, and words of the error; the libr
 
 @pytest.mark.parametrize(("place", "value", "match"), WRONG)
 def test_values_out_of_range(place: str, value: Any, match: str) -> None:
-    data = specification(trained("byte-level BPE"))
+    data = specification(train("byte-level BPE"))
     *parents, name = place.split(".")
     part = data
     for parent in parents:
@@ -280,7 +280,7 @@ def test_an_empty_pattern_is_replaced_between_all_characters() -> None:
 
 def test_transliterations_are_many_short_replacements() -> None:
     """Replacements of other characters do not multiply, so there may be as many as steps."""
-    data = specification(trained("WordLevel"))
+    data = specification(train("WordLevel"))
     steps = [replace_all(1, chr(0x430 + i), "zh"[: i % 2 + 1])["normalizers"][0] for i in range(64)]
     data["normalizer"] = {"type": "Sequence", "normalizers": steps}
     Tokenizer(json.dumps(data).encode(), VOCABULARY)
@@ -328,10 +328,10 @@ def charsmap(texts: bytes = b"ab\0\xc3\xa9\0", leaf: int = 3, units: int = 512) 
 
 def test_charsmaps() -> None:
     assert check_charsmap(charsmap(), "x") == charsmap()
-    data = specification(trained("WordLevel"))
+    data = specification(train("WordLevel"))
     data["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap()}
     tokenizer = Tokenizer(json.dumps(data).encode(), VOCABULARY)
-    assert tokenizer.encode("abc") == trained("WordLevel").encode("abc").ids
+    assert tokenizer.encode("abc") == train("WordLevel").encode("abc").ids
     for damaged in (charsmap(leaf=4), charsmap(leaf=7), charsmap(units=768 - 4)):
         with pytest.raises(ValueError, match="x is damaged"):
             check_charsmap(damaged, "x")
@@ -340,7 +340,7 @@ def test_charsmaps() -> None:
 @pytest.mark.parametrize("name", TRAINED)
 def test_long_texts_let_other_threads_run(name: str) -> None:
     """The library holds the interpreter's lock for a whole text, but not for a batch; the tokens are the same."""
-    library = trained(name)
+    library = train(name)
     tokenizer = Tokenizer(json.dumps(specification(library)).encode(), VOCABULARY)
     text = "Hello  world, it's 12345! abc <s> " * 6000
     for size in (4095, 4096, 4097):
@@ -373,7 +373,7 @@ def test_panics_become_errors() -> None:
 
 
 def test_errors_of_the_library() -> None:
-    data = specification(trained("WordLevel"))
+    data = specification(train("WordLevel"))
     data["model"]["unk_token"] = "<none>"
     tokenizer = Tokenizer(json.dumps(data).encode(), VOCABULARY)
     with pytest.raises(DelegateError, match=r"the tokenizer fails on this text: .*UNK"):

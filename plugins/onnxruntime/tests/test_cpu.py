@@ -87,7 +87,7 @@ def test_what_is_left_of_large_integers(name: str) -> None:
     assert_same(program(x, y), INTEGERS[name](x, y))
 
 
-def _coded(x: torch.Tensor, step: float, zero_point: int, dtype: torch.dtype) -> torch.Tensor:
+def _quantize_array(x: torch.Tensor, step: float, zero_point: int, dtype: torch.dtype) -> torch.Tensor:
     info = torch.iinfo(dtype)
     code = quantized.quantize_per_tensor(x, step, zero_point, info.min, info.max, dtype)
     result: torch.Tensor = quantized.dequantize_per_tensor(code, step, zero_point, info.min, info.max, dtype)
@@ -99,7 +99,7 @@ def _coded(x: torch.Tensor, step: float, zero_point: int, dtype: torch.dtype) ->
 def test_two_quantizations_are_two(first: tuple[float, int], second: tuple[float, int], dtype: torch.dtype) -> None:
     """ONNX Runtime made one of them, with another scale than both."""
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)) * 3
-    function = NamedFunction(lambda v: _coded(_coded(v, *first, dtype), *second, dtype)).eval()
+    function = NamedFunction(lambda v: _quantize_array(_quantize_array(v, *first, dtype), *second, dtype)).eval()
     program = delegate.to_backend(torch.export.export(function, (x,)), "onnxruntime")
     assert {n.backend for n in program.report.nodes} == {"onnxruntime"}
     assert_same(program(x), function(x), 1e-6)

@@ -39,7 +39,7 @@ def constant() -> tuple[list[Any], list[Any]]:
     return [onnx.helper.make_node("Constant", [], ["w"], value=secret())], []
 
 
-def forged(made: tuple[list[Any], list[Any]]) -> Program:
+def forge(made: tuple[list[Any], list[Any]]) -> Program:
     """A program whose result is what it read."""
     program = delegate.to_backend(torch.export.export(nn.ReLU(), (X,)), "onnxruntime").program
     nodes, weights = made
@@ -63,10 +63,10 @@ def test_no_file_is_read(
     np.arange(8, dtype=np.float32).tofile(tmp_path / "secret.bin")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BackendFailed, match=re.escape(os.devnull)):
-        delegate.load(serialize(forged(made())))
+        delegate.load(serialize(forge(made())))
 
 
-def compiled() -> tuple[list[Any], list[Any]]:
+def make_compiled_node() -> tuple[list[Any], list[Any]]:
     """A node that holds what QNN compiled, in the place of the weight."""
     node = onnx.helper.make_node("EPContext", ["x"], ["w"], domain="com.microsoft", embed_mode=1, source="QNN")
     return [node], []
@@ -75,7 +75,7 @@ def compiled() -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize("provider", ["CPUExecutionProvider", "QNNExecutionProvider"])
 @pytest.mark.parametrize("trust", [False, True])
 def test_no_machine_code_is_opened(provider: str, trust: bool) -> None:
-    program = forged(compiled())
+    program = forge(make_compiled_node())
     (spec,) = program.delegates
     spec = spec._replace(compile_specs={**spec.compile_specs, "provider": provider, "provider_options": {}})
     if provider != "CPUExecutionProvider":

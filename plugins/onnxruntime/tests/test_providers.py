@@ -45,7 +45,7 @@ class Then(nn.Module):
         return self.function(self.linear(x))
 
 
-def lowered(*backends: object, **settings: object) -> delegate.CompiledProgram:
+def lower_model(*backends: object, **settings: object) -> delegate.CompiledProgram:
     return delegate.to_backend(torch.export.export(MODEL, (X,)), config={"backends": list(backends), **settings})
 
 
@@ -61,7 +61,7 @@ def test_kernels_say_what_is_taken() -> None:
 
 
 def test_instances_with_threads_of_their_own(tmp_path: Path) -> None:
-    program = lowered(
+    program = lower_model(
         {"name": "onnxruntime:one", "options": {"threads": 1}},
         {"name": "onnxruntime:two", "options": {"threads": 2}},
         partitioning={"pins": {"0": "onnxruntime:one", "2": "onnxruntime:two"}},
@@ -76,7 +76,7 @@ def test_instances_with_threads_of_their_own(tmp_path: Path) -> None:
 def test_a_provider_of_a_wheel_beside_the_cpu(tmp_path: Path) -> None:
     """QNN's emulator runs one convolution in float16."""
     pytest.importorskip("onnxruntime_qnn")
-    program = lowered(
+    program = lower_model(
         DSP,
         "onnxruntime:cpu",
         partitioning={"pins": {"0": "onnxruntime:dsp", "2": "onnxruntime:cpu"}},
@@ -112,9 +112,9 @@ def test_what_a_provider_leaves_to_the_cpu_is_planned_elsewhere() -> None:
 
 def test_a_provider_that_is_not_here() -> None:
     with pytest.raises(BackendUnavailable, match=r"no provider 'CUDAExecutionProvider' here: .*CPUExecutionProvider.*"):
-        lowered({"name": "onnxruntime", "options": {"provider": "CUDAExecutionProvider"}})
+        lower_model({"name": "onnxruntime", "options": {"provider": "CUDAExecutionProvider"}})
     absent = {"name": "onnxruntime:gpu", "options": {"provider": "CUDAExecutionProvider"}}
-    program = lowered(absent, "onnxruntime:cpu", policy={"unavailable": "skip"})
+    program = lower_model(absent, "onnxruntime:cpu", policy={"unavailable": "skip"})
     assert {p.backend for p in program.report.partitions} == {"onnxruntime:cpu"}
     assert any("CUDAExecutionProvider" in note for note in program.report.notes)
 

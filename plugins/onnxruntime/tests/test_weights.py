@@ -17,7 +17,7 @@ from tests.support.placing import decibels
 from tests.support.silence import silence  # noqa: F401 - for every test here
 
 
-def lowered(module: nn.Module) -> delegate.DelegatedProgram:
+def lower_model(module: nn.Module) -> delegate.DelegatedProgram:
     return delegate.to_backend(torch.export.export(module, (X,)), "onnxruntime")
 
 
@@ -52,7 +52,7 @@ def test_no_stack_trace_is_in_a_file() -> None:
 
 @pytest.mark.parametrize("place", [-1, 99, 1.5, "0", None, [0]])
 def test_a_weight_that_is_not_there(place: object) -> None:
-    program = lowered(layers()).program
+    program = lower_model(layers()).program
     (spec,) = program.delegates
     name, dtype, shape, _ = spec.compile_specs["weights"][0]
     with pytest.raises(DelegateError, match="onnxruntime"):

@@ -67,17 +67,17 @@ def direct() -> Any:
     return opset.constant(FILTERS.numpy())
 
 
-def reshaped() -> Any:
+def reshape_weights() -> Any:
     return opset.reshape(opset.constant(FILTERS.reshape(64, 9).numpy()), opset.constant(np.array([8, 8, 3, 3])), False)
 
 
-def decoded() -> Any:
+def decode_weights() -> Any:
     return opset.multiply(
         opset.convert(opset.constant((FILTERS * 50).char().numpy()), "f32"), opset.constant(X[0, 0, 0, 0])
     )
 
 
-@pytest.mark.parametrize("weight", [direct, reshaped, decoded], ids=lambda weight: weight.__name__)
+@pytest.mark.parametrize("weight", [direct, reshape_weights, decode_weights], ids=lambda weight: weight.__name__)
 def test_two_layers_of_one_operator(weight: Callable[[], Any]) -> None:
     """A plain and a transposed convolution of one weight have the results of two separate models."""
     x = opset.parameter([2, 8, 9, 9], np.float32)

@@ -21,7 +21,7 @@ from tests.support.lowering import assert_runs
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
-def lowered(dtype: torch.dtype = torch.float32, **options: Any) -> Program:
+def lower_model(dtype: torch.dtype = torch.float32, **options: Any) -> Program:
     exported = torch.export.export(nn.ReLU(), (X.to(dtype),))
     config = {"version": 1, "backends": [{"name": "openvino", "options": options}]}
     program = delegate.to_backend(exported, config=config)
@@ -61,16 +61,16 @@ def in_onnx(program: Program) -> Program:
 
 # A tensor of 8 bytes was written and read as one of 16.
 FORGED: dict[str, Callable[[], Program]] = {
-    "bytes for bfloat16": lambda: with_dtype(lowered(torch.bfloat16), DType.uint8),
-    "bytes for a result": lambda: with_dtype(lowered(torch.bfloat16), DType.uint8, "OUTPUT"),
+    "bytes for bfloat16": lambda: with_dtype(lower_model(torch.bfloat16), DType.uint8),
+    "bytes for a result": lambda: with_dtype(lower_model(torch.bfloat16), DType.uint8, "OUTPUT"),
     "bytes and other specs": lambda: with_specs(
-        with_dtype(lowered(torch.bfloat16), DType.uint8), dtypes=["u8"], results=["u8"]
+        with_dtype(lower_model(torch.bfloat16), DType.uint8), dtypes=["u8"], results=["u8"]
     ),
-    "bits of another type": lambda: with_specs(lowered(torch.bfloat16), results=["f16"]),
-    "floats for bfloat16": lambda: with_specs(lowered(), dtypes=["bf16"]),
-    "too few": lambda: with_specs(lowered(), dtypes=[]),
-    "a model that names a file": lambda: in_onnx(lowered()),
-    "no model": lambda: with_specs(lowered(), b"", graph=0),
+    "bits of another type": lambda: with_specs(lower_model(torch.bfloat16), results=["f16"]),
+    "floats for bfloat16": lambda: with_specs(lower_model(), dtypes=["bf16"]),
+    "too few": lambda: with_specs(lower_model(), dtypes=[]),
+    "a model that names a file": lambda: in_onnx(lower_model()),
+    "no model": lambda: with_specs(lower_model(), b"", graph=0),
 }
 
 
@@ -87,11 +87,11 @@ def test_a_forged_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_forged_group(group: object) -> None:
     """The number of activations that share a range is checked before OpenVINO reads it."""
     with pytest.raises(BackendFailed, match="openvino"):
-        delegate.load(serialize(with_specs(lowered(), group=group)))
+        delegate.load(serialize(with_specs(lower_model(), group=group)))
 
 
 def test_a_folder_that_a_file_names_is_not_used(tmp_path: Path) -> None:
-    data = serialize(lowered(cache=str(tmp_path / "cache")))
+    data = serialize(lower_model(cache=str(tmp_path / "cache")))
     with pytest.raises(BackendFailed, match="trust_code=True"):
         delegate.load(data)
     assert not any(tmp_path.iterdir())

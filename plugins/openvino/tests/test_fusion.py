@@ -22,7 +22,7 @@ AFTER: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def normalized(shape: list[int], after: Callable[[Any, Any], Any]) -> openvino.Model:
+def make_group_norm(shape: list[int], after: Callable[[Any, Any], Any]) -> openvino.Model:
     """Return a model of a group norm and what follows, with a scale of each channel as second input."""
     x = opset.parameter(shape, np.float32)
     scale = opset.parameter([1, CHANNELS, *[1] * (len(shape) - 2)], np.float32)
@@ -39,7 +39,7 @@ def norm_of(model: openvino.Model) -> Any:
 @pytest.mark.parametrize("is_dynamic", [False, True])
 def test_it_is_normalized_in_another_shape(after: str, sizes: tuple[int, ...], is_dynamic: bool) -> None:
     shape = [2, CHANNELS, *sizes]
-    model = normalized([-1, CHANNELS, *[-1] * len(sizes)] if is_dynamic else shape, AFTER[after])
+    model = make_group_norm([-1, CHANNELS, *[-1] * len(sizes)] if is_dynamic else shape, AFTER[after])
     random = np.random.default_rng(0)
     inputs = [random.standard_normal(shape, np.float32), random.random((1, CHANNELS, *[1] * len(sizes)), np.float32)]
     before = openvino.compile_model(model, "CPU", PLAIN)(inputs)[0].copy()
@@ -50,6 +50,6 @@ def test_it_is_normalized_in_another_shape(after: str, sizes: tuple[int, ...], i
 
 @pytest.mark.parametrize("after", [opset.multiply, opset.add])
 def test_it_stays_as_it_is_with_an_operand_that_is_not_computed(after: Callable[[Any, Any], Any]) -> None:
-    model = normalized([2, CHANNELS, 5, 6], after)
+    model = make_group_norm([2, CHANNELS, 5, 6], after)
     keep_apart(model)
     assert list(norm_of(model).get_output_shape(0)) == [2, CHANNELS, 5, 6]

@@ -20,7 +20,7 @@ from tests.support.lowering import assert_runs
 from tests.support.sampling import every
 
 
-def lowered(module: nn.Module) -> Program:
+def lower_model(module: nn.Module) -> Program:
     return delegate.to_backend(torch.export.export(module, (X,)), "openvino").program
 
 
@@ -37,7 +37,7 @@ def test_two_methods_share_them(tmp_path: Path) -> None:
     "starts", [[], [0], [-64, 76800], [76800, 0], [8, 76800], [0, 2**62], [0, 0], ["0", 1], [0.0, 1], None, 5]
 )
 def test_places_that_are_none(starts: object) -> None:
-    program = lowered(layers())
+    program = lower_model(layers())
     assert len(program.delegates[0].data) == 2
     with pytest.raises(BackendFailed, match="openvino"):
         answer(changed(program, weights=starts))

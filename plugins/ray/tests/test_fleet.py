@@ -94,14 +94,14 @@ def test_errors_before_work(data: Data, connected: None, tmp_path: Path, monkeyp
     }
     logging.getLogger("ray.serve").setLevel(logging.INFO)
     for message, file in cases.items():
-        refused(message, file)
+        expect_refusal(message, file)
     assert not logging.getLogger("ray.serve").isEnabledFor(logging.INFO)  # Ray's lines are no part of an error
     monkeypatch.setattr(delegate, "__version__", "9.9.9")
-    refused("a node has delegate 0.1.0, and the driver 9.9.9", ModelFile(net))
+    expect_refusal("a node has delegate 0.1.0, and the driver 9.9.9", ModelFile(net))
     assert not ray_serve.status().proxies
 
 
-def refused(message: str, file: ModelFile) -> None:
+def expect_refusal(message: str, file: ModelFile) -> None:
     fleet = Fleet({"net": file}, Settings(), None, "127.0.0.1", 0, None)
     with pytest.raises(ConfigError, match=message):
         fleet.deploy()
@@ -113,7 +113,7 @@ def test_a_node_without_the_package(data: Data, address: str, tmp_path: Path) ->
     environment = {"env_vars": {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}}
     ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=environment)
     try:
-        refused("has no package 'delegate_serve' .*pip install", ModelFile(data.programs["net"]))
+        expect_refusal("has no package 'delegate_serve' .*pip install", ModelFile(data.programs["net"]))
     finally:
         ray.shutdown()
 

@@ -152,7 +152,7 @@ def test_as_many_rows_as_no_folder_can_have(data: Data) -> None:
 # -- large cells -------------------------------------------------------------------------------------------------------
 
 
-def measured(*args: Any) -> tuple[subprocess.CompletedProcess[str], int]:
+def measure_command(*args: Any) -> tuple[subprocess.CompletedProcess[str], int]:
     """Run the command in a process of its own; return the process, and its most bytes of memory."""
     command = [sys.executable, "-W", "ignore", "-c", _MEASURED, *map(str, args), "-o", "out", "--bad-rows", "column"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -217,10 +217,10 @@ CELLS: dict[
 def test_a_large_cell_takes_no_memory(data: Data, results: Read, name: str) -> None:
     program, path, write, message, count = CELLS[name]
     write(path)
-    _, least = measured(data.programs["net"], "-i", data.parquet)
+    _, least = measure_command(data.programs["net"], "-i", data.parquet)
     for file in Path("out").iterdir():
         file.unlink()
-    done, most = measured(data.programs[program], "-i", path)
+    done, most = measure_command(data.programs[program], "-i", path)
     assert message in done.stderr or done.returncode == 0, done.stderr  # an error if no row fits
     if done.returncode == 0:
         errors = [error for error in results(Path("out"))["error"].to_pylist() if error]
@@ -254,7 +254,7 @@ def seeds(data: Data) -> dict[str, bytes]:
     }  # fmt: skip
 
 
-def mutated(content: bytes, choose: random.Random) -> bytes:
+def mutate(content: bytes, choose: random.Random) -> bytes:
     """Return the bytes of a file with a few changes."""
     changed = bytearray(content)
     for _ in range(choose.choice((1, 2, 8))):
@@ -281,7 +281,7 @@ def test_damaged_files(data: Data, name: str) -> None:
         place.mkdir()
     column, outcomes = "image" if name.endswith("png") else "array" if name.endswith("npy") else "x", set()
     for number in range(150):
-        (place / name if place.is_dir() else place).write_bytes(mutated(content, random.Random(number)))
+        (place / name if place.is_dir() else place).write_bytes(mutate(content, random.Random(number)))
         try:
             (file,) = scan(place, 20)
             for part in parts_of([file], 20):

@@ -46,7 +46,7 @@ def test_replicas_that_die_in_an_answer(connected: None, tmp_path: Path) -> None
 
     More clients than conversations wait, and get no error.
     """
-    model, tokens = exported(tmp_path)
+    model, tokens = export_language_model(tmp_path)
     text = Text(model.tokenizer)
     expected = "".join([*map(text.add, generate(model, tokens)), text.finish()])
     file = ModelFile(tmp_path / "model.dlg", Settings(sessions=2), replicas=Replicas(min=2, max=2))
@@ -83,13 +83,13 @@ def test_replicas_that_die_in_an_answer(connected: None, tmp_path: Path) -> None
 
 def test_clients_that_leave(connected: None, tmp_path: Path) -> None:
     """An answer that nobody reads ends. The only conversation is free for others then, who get their whole answer."""
-    _, tokens = exported(tmp_path, hidden_size=384, intermediate_size=1024, num_hidden_layers=8)
+    _, tokens = export_language_model(tmp_path, hidden_size=384, intermediate_size=1024, num_hidden_layers=8)
     file = ModelFile(tmp_path / "model.dlg", Settings(sessions=1))
     with Fleet({"lm": file}, Settings(), None, "127.0.0.1", 0, None) as fleet:
         fleet.deploy()
         api = openai.OpenAI(base_url=f"http://127.0.0.1:{fleet.port}/v1", api_key="none", max_retries=0)
         request = {"model": "lm", "prompt": tokens, "max_tokens": TOKENS, "temperature": 0}
-        whole, seconds = timed(lambda: api.completions.create(**request).choices[0].text)
+        whole, seconds = time_call(lambda: api.completions.create(**request).choices[0].text)
 
         def leave(is_stream: bool) -> None:
             if is_stream:
@@ -111,14 +111,14 @@ def test_clients_that_leave(connected: None, tmp_path: Path) -> None:
                 when_free(partial(leave, is_stream))
             return str(when_free(lambda: api.completions.create(**request).choices[0].text))
 
-        answer, total = timed(leave_and_ask)
+        answer, total = time_call(leave_and_ask)
         assert answer == whole
         assert total < 3 * seconds  # five whole answers without an end of the four
 
 
 def test_adapters(connected: None, tmp_path: Path) -> None:
     """They are names of one program, and so they are in the metrics."""
-    model, tokens = exported(tmp_path, Options(lora_rank=2, lora_targets="v_proj,o_proj"))
+    model, tokens = export_language_model(tmp_path, Options(lora_rank=2, lora_targets="v_proj,o_proj"))
     with libraries():
         import peft
 
@@ -140,7 +140,7 @@ def test_adapters(connected: None, tmp_path: Path) -> None:
     assert counts == ['delegate_requests_total{model="lm",status="200"} 2.0']
 
 
-def timed(function: Callable[[], str]) -> tuple[str, float]:
+def time_call(function: Callable[[], str]) -> tuple[str, float]:
     """Return a result, and the seconds of the call."""
     start = monotonic()
     return function(), monotonic() - start
@@ -170,7 +170,7 @@ def test_a_long_answer(connected: None) -> None:
         ray_serve.shutdown()
 
 
-def exported(folder: Path, options: Options | None = None, **changes: object) -> tuple[Model, list[int]]:
+def export_language_model(folder: Path, options: Options | None = None, **changes: object) -> tuple[Model, list[int]]:
     """Return a small language model, saved as `model.dlg`, and a prompt with a long answer."""
     tokenizer().save(str(folder / "tokenizer.json"))
     with libraries():

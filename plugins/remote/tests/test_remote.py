@@ -51,7 +51,7 @@ TWO = {
 }
 
 
-def lowered(exported: Any, **given: Any) -> delegate.CompiledProgram:
+def lower(exported: Any, **given: Any) -> delegate.CompiledProgram:
     return delegate.to_backend(exported, **{"config": TWO, **given})
 
 
@@ -63,7 +63,7 @@ def exported() -> torch.export.ExportedProgram:
 @pytest.fixture(scope="module")
 def bundle(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundle") / "model.bundle"
-    lowered(exported, placement=delegate.Remote(bundle=path))
+    lower(exported, placement=delegate.Remote(bundle=path))
     return path
 
 
@@ -147,7 +147,7 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
     exported = torch.export.export(module, (X,))
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "first"))
+    lower(exported, placement=delegate.Remote(bundle=tmp_path / "first"))
 
     costs = costing(tmp_path / "one", tmp_path / "first", lambda name, entry: 1.0)
     data = json.loads(costs.read_text())  # the first is faster in the first half, the second in the other
@@ -157,10 +157,10 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
             names = list(step)
             step.update((n, 0.1 if (at < len(names) / 2) == (number == 0) else 0.2) for at, n in enumerate(names))
     costs.write_text(json.dumps(data))
-    once = lowered(exported, placement=delegate.Remote(costs=costs))
+    once = lower(exported, placement=delegate.Remote(costs=costs))
     assert once.report.placements[0].chosen == NAMES[0]
     assert any("--costs FILE --bundle FILE" in what for what in once.report.placements[0].not_tried)
-    meanwhile = lowered(exported, placement=delegate.Remote(bundle=tmp_path / "second", costs=costs))
+    meanwhile = lower(exported, placement=delegate.Remote(bundle=tmp_path / "second", costs=costs))
     mixed = f"{NAMES[0]} | {NAMES[1]}"
     assert meanwhile.report.placements[0].chosen == NAMES[0]
     (task,) = bundles.read(tmp_path / "second", tmp_path / "two")
@@ -169,7 +169,7 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
         folder = tmp_path / f"wins{wins}"
         folder.mkdir()
         more = costing(folder, tmp_path / "second", lambda name, e, w=wins: 0.5 if (name == mixed) == w else 1.0)
-        (placement,) = (program := lowered(exported, placement=delegate.Remote(costs=[costs, more]))).report.placements
+        (placement,) = (program := lower(exported, placement=delegate.Remote(costs=[costs, more]))).report.placements
         assert (placement.chosen == mixed) == wins
         assert len({p.backend for p in program.plan.partitions}) == 1 + wins
         assert (placement.machine, placement.spent) == ("an abacus", 3.0)
@@ -178,15 +178,15 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
 
 def test_a_second_bundle_of_nothing_is_an_error(exported: Any, costs: Costs, tmp_path: Path) -> None:
     costs.save(tmp_path / "c")
-    lowered(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "first"))
+    lower(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "first"))
     (tmp_path / "one").mkdir()
     known = costing(tmp_path / "one", tmp_path / "first", lambda name, entry: 1.0)
     with pytest.raises(PartitionError, match="no other plan promises to be better"):
-        lowered(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "b", costs=known))
+        lower(exported, config=ONE, placement=delegate.Remote(bundle=tmp_path / "b", costs=known))
     costs = Costs("another", costs.methods)
     costs.save(tmp_path / "d")
     with pytest.raises(PartitionError, match="costs of two machines"):
-        lowered(exported, placement=delegate.Remote(costs=[tmp_path / "c", tmp_path / "d"]))
+        lower(exported, placement=delegate.Remote(costs=[tmp_path / "c", tmp_path / "d"]))
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -195,7 +195,7 @@ def test_the_cheapest_there_is_taken_here(exported: Any, costs: Costs, tmp_path:
     for n, name in enumerate(NAMES):
         programs[name].record.rounds[:] = [0.01 if n == number else 0.02] * 9
     costs.save(tmp_path / "costs.json")
-    program = lowered(
+    program = lower(
         exported, placement=delegate.Remote(costs=tmp_path / "costs.json", lockfile=tmp_path / "delegate.lock")
     )
     (placement,) = program.report.placements
@@ -203,26 +203,26 @@ def test_the_cheapest_there_is_taken_here(exported: Any, costs: Costs, tmp_path:
     assert {p.backend for p in program.plan.partitions} == {NAMES[number]}
     assert any("plans on several candidates: `--costs" in what for what in placement.not_tried)
     assert_same(program(X), MODEL(X))
-    again = lowered(exported, placement=delegate.Replay(tmp_path / "delegate.lock"))
+    again = lower(exported, placement=delegate.Replay(tmp_path / "delegate.lock"))
     assert again.report.placements[0].machine == "an abacus"
     assert again.plan == program.plan
 
 
 def test_threads_go_there_and_back(exported: Any, tmp_path: Path) -> None:
     config = {"backends": ["xnnpack"], "placement": {"threads": [1, 2], "candidates": ["xnnpack"]}}
-    lowered(exported, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
+    lower(exported, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
     (task,) = bundles.read(tmp_path / "b", tmp_path)
     assert [dict(e.threads) for e in task.entries if not e.is_watched] == [{"xnnpack": 1}, {"xnnpack": 2}]
     programs = {
         e.name: ProgramCosts(bundles.digest(e.program), Record([1.0 / e.threads["xnnpack"]] * 9)) for e in task.entries
     }
     Costs("x", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(tmp_path / "c")
-    (spec,) = lowered(exported, config=config, placement=delegate.Remote(costs=tmp_path / "c")).program.delegates
+    (spec,) = lower(exported, config=config, placement=delegate.Remote(costs=tmp_path / "c")).program.delegates
     assert spec.compile_specs["threads"] == 2
 
 
 def test_the_same_lowering_writes_the_same_bundle(exported: Any, bundle: Path, tmp_path: Path) -> None:
-    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "again"))
+    lower(exported, placement=delegate.Remote(bundle=tmp_path / "again"))
     assert (tmp_path / "again").read_bytes() == bundle.read_bytes()
 
 
@@ -278,7 +278,7 @@ def test_candidates_that_are_missing_or_unknown_are_noted(exported: Any, costs: 
     programs = dict(costs.methods["forward"].programs)
     programs["openvino"] = programs.pop(NAMES[1])
     Costs("x", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(tmp_path / "c")
-    program = lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
+    program = lower(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     (placement,) = program.report.placements
     assert placement.chosen == NAMES[0]
     assert rows(program)[NAMES[1]].why == "not among the costs of the other machine"
@@ -298,10 +298,10 @@ class Noisy(torch.nn.Module):
 )
 def test_results_are_compared_where_they_can_be(module: Any, x: Any, is_compared: bool, tmp_path: Path) -> None:
     exported = torch.export.export(module, (x,))
-    lowered(exported, placement=delegate.Remote(bundle=tmp_path / "b"))
+    lower(exported, placement=delegate.Remote(bundle=tmp_path / "b"))
     costs = measure(tmp_path / "b", budget=300)
     costs.save(tmp_path / "c")
-    program = lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
+    program = lower(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     near = [p.sqnr_db for p in rows(program).values()]
     assert all(sqnr > 30 for sqnr in near) if is_compared else near == [None] * len(near)
     assert not rows(program)[NAMES[0]].why
@@ -312,31 +312,31 @@ def test_a_bound_holds_there_and_here(exported: Any, tmp_path: Path) -> None:
     """A candidate that misses it is measured for the table, and never taken. With a lower bound it may be."""
     quantized = {"name": NAMES[1], "quantization": {"scheme": "dynamic_int8"}}
 
-    def bounded(sqnr_db: float) -> dict[str, Any]:
+    def bound_by(sqnr_db: float) -> dict[str, Any]:
         return {**TWO, "placement": {"candidates": [NAMES[0], quantized], "accuracy": {"sqnr_db": sqnr_db}}}
 
-    lowered(exported, config=bounded(90), placement=delegate.Remote(bundle=tmp_path / "b"))
+    lower(exported, config=bound_by(90), placement=delegate.Remote(bundle=tmp_path / "b"))
     costs = measure(tmp_path / "b", budget=300)
     programs = costs.methods["forward"].programs
     for name, cost in ((NAMES[0], 2e-9), (f"{NAMES[1]} dynamic_int8", 1e-9)):
         programs[name].record.rounds[:] = [cost] * 9
     costs.save(tmp_path / "c")
-    strict = lowered(exported, config=bounded(90), placement=delegate.Remote(costs=tmp_path / "c"))
+    strict = lower(exported, config=bound_by(90), placement=delegate.Remote(costs=tmp_path / "c"))
     assert strict.report.placements[0].chosen == NAMES[0]
     row = rows(strict)[f"{NAMES[1]} dynamic_int8"]
     assert (row.cost, "but 90 dB is required" in row.why) == (1e-9, True)
-    loose = lowered(exported, config=bounded(10), placement=delegate.Remote(costs=tmp_path / "c"))
+    loose = lower(exported, config=bound_by(10), placement=delegate.Remote(costs=tmp_path / "c"))
     assert loose.report.placements[0].chosen == f"{NAMES[1]} dynamic_int8"
 
 
 def test_every_method_and_other_objectives(exported: Any, tmp_path: Path) -> None:
     methods = {"a": exported, "b": torch.export.export(Block().eval(), (X[:2],))}
     config = {**TWO, "placement": {"objective": "file size"}}
-    lowered(methods, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
+    lower(methods, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
     costs = measure(tmp_path / "b", budget=300)
     assert {name: m.inputs for name, m in costs.methods.items()} == {"a": ["float32[4, 16]"], "b": ["float32[2, 16]"]}
     costs.save(tmp_path / "c")
-    program = lowered(methods, config=config, placement=delegate.Remote(costs=tmp_path / "c"))
+    program = lower(methods, config=config, placement=delegate.Remote(costs=tmp_path / "c"))
     assert [p.method for p in program.report.placements] == ["a", "b"]
     assert all(placement.plans for placement in program.report.placements)
     assert all(p.cost > 1000 for placement in program.report.placements for p in placement.plans)
@@ -347,7 +347,7 @@ def test_too_few_rounds_decide_nothing_and_that_is_said(exported: Any, costs: Co
     for name, cost in zip(NAMES, (0.02, 0.017), strict=True):
         costs.methods["forward"].programs[name].record.rounds[:] = [cost] * 3
     costs.save(tmp_path / "c")
-    (placement,) = lowered(exported, placement=delegate.Remote(costs=tmp_path / "c")).report.placements
+    (placement,) = lower(exported, placement=delegate.Remote(costs=tmp_path / "c")).report.placements
     assert placement.chosen == NAMES[0]
     assert "more rounds: no more were run on the other machine" in placement.not_tried
 
@@ -406,7 +406,7 @@ def drawn(dtype: torch.dtype, seed: int) -> torch.Tensor:
     return torch.randint(-9, 9, (3, 5)).to(dtype) if not dtype.is_floating_point else torch.randn(3, 5).to(dtype)
 
 
-def changed(tensor: torch.Tensor, value: float) -> torch.Tensor:
+def change_value(tensor: torch.Tensor, value: float) -> torch.Tensor:
     tensor = tensor.clone()
     tensor[0, 0] = value
     return tensor
@@ -424,10 +424,10 @@ NEAR: dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]] = {
     "complex": ([torch.complex(A, B + 0.1)], [torch.complex(A, B)]),
     "bfloat16": ([(A + 0.01 * B).bfloat16()], [A.bfloat16()]),
     "float16": ([(A + 0.01 * B).half()], [A.half()]),
-    "NaN in both": ([changed(A + 0.01 * B, float("nan"))], [changed(A, float("nan"))]),
-    "NaN in one": ([changed(A, float("nan"))], [A]),
-    "infinities": ([changed(A + 0.01 * B, float("inf"))], [changed(A, float("inf"))]),
-    "other infinities": ([changed(A, float("-inf"))], [changed(A, float("inf"))]),
+    "NaN in both": ([change_value(A + 0.01 * B, float("nan"))], [change_value(A, float("nan"))]),
+    "NaN in one": ([change_value(A, float("nan"))], [A]),
+    "infinities": ([change_value(A + 0.01 * B, float("inf"))], [change_value(A, float("inf"))]),
+    "other infinities": ([change_value(A, float("-inf"))], [change_value(A, float("inf"))]),
     "nothing finite": ([A * float("nan")], [A * float("nan")]),
 }
 
@@ -490,15 +490,15 @@ def test_costs_of_something_else_are_an_error(exported: Any, costs: Costs, tmp_p
     edit(data, place, value)
     (tmp_path / "c").write_text(json.dumps(data))
     with pytest.raises(PartitionError, match=message):
-        lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
+        lower(exported, placement=delegate.Remote(costs=tmp_path / "c"))
 
 
 def test_costs_that_cannot_be_read(exported: Any, tmp_path: Path) -> None:
     (tmp_path / "c").write_text("{")
     with pytest.raises(PartitionError, match="not measured costs"):
-        lowered(exported, placement=delegate.Remote(costs=tmp_path / "c"))
+        lower(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     with pytest.raises(PartitionError, match="No such file"):
-        lowered(exported, placement=delegate.Remote(costs=tmp_path / "none"))
+        lower(exported, placement=delegate.Remote(costs=tmp_path / "none"))
 
 
 def members(bundle: Path) -> dict[str, bytes]:
@@ -520,23 +520,23 @@ def about(place: str, value: Any) -> Callable[[dict[str, bytes]], None]:
     return change
 
 
-def pickled() -> bytes:
+def make_pickle() -> bytes:
     held = io.BytesIO()
     np.savez(held, **{"0": np.array([{}], dtype=object), "plain": np.array("[null]")})
     return held.getvalue()
 
 
-def packed() -> bytes:
+def make_archive() -> bytes:
     held = io.BytesIO()
     np.savez_compressed(held, **{"0": np.zeros((4, 16), np.float32), "plain": np.array("[null]")})
     return held.getvalue()
 
 
-def unended() -> bytes:
+def make_unended_file() -> bytes:
     held, header = io.BytesIO(), b"{'descr': '<f4', 'shape': (\n"
     with zipfile.ZipFile(held, "w") as archive:
         archive.writestr("0.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-        archive.writestr("plain.npy", pickled())
+        archive.writestr("plain.npy", make_pickle())
     return held.getvalue()
 
 
@@ -579,10 +579,10 @@ BAD_BUNDLES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no calls": (about("tasks/calls", 0), "nothing to measure"),
     "a damaged program": (lambda f: f.update({"0/0.dlg": f["0/0.dlg"][:-1]}), "the file has"),
     "no program": (lambda f: f.pop("0/1.dlg"), "KeyError"),
-    "a pickle": (put("0/call0.npz", pickled), "Object arrays cannot be loaded"),
-    "a pickle among results": (put("0/expected0.npz", pickled), "Object arrays cannot be loaded"),
-    "an array's header that ends too early": (put("0/call0.npz", unended), "TokenError|not a valid bundle"),
-    "packed arrays": (put("0/call0.npz", packed), "its members are compressed"),
+    "a pickle": (put("0/call0.npz", make_pickle), "Object arrays cannot be loaded"),
+    "a pickle among results": (put("0/expected0.npz", make_pickle), "Object arrays cannot be loaded"),
+    "an array's header that ends too early": (put("0/call0.npz", make_unended_file), "TokenError|not a valid bundle"),
+    "packed arrays": (put("0/call0.npz", make_archive), "its members are compressed"),
     "no arrays": (put("0/call0.npz", b"x"), "BadZipFile"),
 }
 
@@ -623,10 +623,10 @@ def test_arguments_that_contradict_each_other(exported: Any, bundle: Path, tmp_p
         assert done.exit_code == 2
         assert message in " ".join(done.output.replace("│", " ").split())
     with pytest.raises(ConfigError, match="neither a bundle nor costs"):
-        lowered(exported, placement=delegate.Remote())
+        lower(exported, placement=delegate.Remote())
     assert not (tmp_path / "b").exists()
     with pytest.raises(ProgramError, match="the bundle cannot be written"):
-        lowered(exported, placement=delegate.Remote(bundle=tmp_path / "none" / "b"))
+        lower(exported, placement=delegate.Remote(bundle=tmp_path / "none" / "b"))
     done = CliRunner().invoke(app, ["lower", "net.pt2"])
     assert done.exit_code == 2
     assert "Missing option '--output'" in done.output
@@ -641,18 +641,18 @@ def test_parts_are_measured_of_the_fastest_whatever_their_place_in_the_list(tmp_
     fastest = names[-1]
     known: list[Path] = []
 
-    def visited(number: int) -> set[str]:
+    def visit_bundles(number: int) -> set[str]:
         """Lower with what is known, measure the bundle that this gives; the names of its programs."""
         path, folder = tmp_path / f"{number}.bundle", tmp_path / str(number)
         folder.mkdir()
-        lowered(exported, config=config, placement=delegate.Remote(bundle=path, costs=known))
+        lower(exported, config=config, placement=delegate.Remote(bundle=path, costs=known))
         known.append(costing(folder, path, lambda name, entry: 0.9 if name.startswith(fastest) else 1.0))
         with zipfile.ZipFile(path) as archive:
             return {p["name"] for p in json.loads(archive.read("bundle.json"))["tasks"][0]["programs"]}
 
-    assert visited(0) == {*names, *(f"{name}, in parts" for name in names[:4])}
-    (placement,) = lowered(exported, config=config, placement=delegate.Remote(costs=known)).report.placements
+    assert visit_bundles(0) == {*names, *(f"{name}, in parts" for name in names[:4])}
+    (placement,) = lower(exported, config=config, placement=delegate.Remote(costs=known)).report.placements
     assert placement.chosen == fastest
     assert any("--costs FILE --bundle FILE" in what for what in placement.not_tried)
     assert not any("budget" in what for what in placement.not_tried)
-    assert f"{fastest}, in parts" in visited(1)
+    assert f"{fastest}, in parts" in visit_bundles(1)

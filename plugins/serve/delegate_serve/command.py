@@ -155,7 +155,7 @@ def serve(
         return
     if not files and config is None:
         raise typer.BadParameter("FILE is missing: give program files, or --config")
-    server = configs.read(config, _paths_by_name(files or ()), _given(context))
+    server = configs.read(config, _paths_by_name(files or ()), _list_given_options(context))
     program_files = _with_adapters(server.files(), adapter or ())
     print(_ending((_serve_here if server.ray is None else _serve_on_ray)(server, program_files)))
 
@@ -307,7 +307,7 @@ def _signals() -> SimpleQueue[int]:
     return signals
 
 
-def _given(context: typer.Context) -> dict[str, Any]:
+def _list_given_options(context: typer.Context) -> dict[str, Any]:
     """Return the values of the options that the command line has."""
     given = {
         name: value

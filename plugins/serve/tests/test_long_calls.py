@@ -255,7 +255,7 @@ class Gate:
 
 
 @contextmanager
-def left(served: Any, path: str) -> Iterator[socket.socket]:
+def leave_call(served: Any, path: str) -> Iterator[socket.socket]:
     """Begin a call, whose client leaves at the end."""
     text = orjson.dumps(body(tensor(3)))
     with served.connect() as client:
@@ -273,7 +273,7 @@ def test_a_call_that_nobody_waits_for_takes_no_thread_from_others(serve: Any, so
     served.models.by_name["twice"].worker._is_bounded = False  # the gate may be open after a millisecond
     for _ in range(3):
         gate = Gate(served, "twice")
-        with left(served, "/v2/models/twice/infer") as client:
+        with leave_call(served, "/v2/models/twice/infer") as client:
             assert gate.begun.wait(20)
             if how == "is late":
                 assert client.recv(100).startswith(b"HTTP/1.1 504")

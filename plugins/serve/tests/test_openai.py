@@ -66,7 +66,7 @@ def client(served: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="none", max_retries=0)
 
 
-def completed(
+def complete(
     model: Model,
     prompt: str | list[int],
     count: int,
@@ -88,12 +88,12 @@ def test_a_completion(lm: Any, model: Model) -> None:
             api.completions.create(model="lm", prompt="Hello", max_tokens=12, seed=3, top_p=0.9, extra_body=more)
             for more in ({}, {"top_k": 2})
         )
-    assert answer.choices[0].text == again.choices[0].text == completed(model, "Hello", 12)
+    assert answer.choices[0].text == again.choices[0].text == complete(model, "Hello", 12)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (5, 12, 17)
-    assert sampled.choices[0].text == completed(model, "Hello", 12, Sampler(1.0, top_p=0.9, seed=3))
-    assert fewest.choices[0].text == completed(model, "Hello", 12, Sampler(1.0, top_k=2, top_p=0.9, seed=3))
+    assert sampled.choices[0].text == complete(model, "Hello", 12, Sampler(1.0, top_p=0.9, seed=3))
+    assert fewest.choices[0].text == complete(model, "Hello", 12, Sampler(1.0, top_k=2, top_p=0.9, seed=3))
 
 
 def test_an_adapter(serve: Any, language: Path, adapter: Path, model: Model) -> None:
@@ -107,8 +107,8 @@ def test_an_adapter(serve: Any, language: Path, adapter: Path, model: Model) -> 
         with pytest.raises(openai.NotFoundError, match="no language model 'lm:rude'"):
             api.completions.create(model="lm:rude", prompt="Hello")
     assert (plain.model, polite.model) == ("lm", "lm:polite")
-    assert plain.choices[0].text == completed(model, "Hello", 12)
-    assert polite.choices[0].text == completed(model, "Hello", 12, adapter=model.load_adapter(adapter))
+    assert plain.choices[0].text == complete(model, "Hello", 12)
+    assert polite.choices[0].text == complete(model, "Hello", 12, adapter=model.load_adapter(adapter))
     assert polite.choices[0].text != plain.choices[0].text
 
 
@@ -120,7 +120,7 @@ def test_a_stream(lm: Any, model: Model) -> None:
                 model="lm", prompt="Hi", max_tokens=9, temperature=0, stream=True, stream_options=usage
             )
         )
-    assert "".join(part.choices[0].text for part in parts[:-1]) == completed(model, "Hi", 9)
+    assert "".join(part.choices[0].text for part in parts[:-1]) == complete(model, "Hi", 9)
     assert parts[-2].choices[0].finish_reason == "length"
     assert parts[-1].usage.completion_tokens == 9
     assert len(parts) > 4
@@ -140,13 +140,13 @@ def test_a_chat(lm: Any, model: Model) -> None:
     assert model.chat is not None
     text = model.chat.render("one", "Be brief.", True) + answer + model.chat.render("two", None, False)
     tokens = model.tokens(text, add_special_tokens=False)
-    assert "".join(part.delta.content or "" for part in second) == completed(model, tokens, 8)
+    assert "".join(part.delta.content or "" for part in second) == complete(model, tokens, 8)
     assert second[0].delta.role == "assistant"
     assert second[-1].finish_reason == "length"
 
 
 def test_stop_words(lm: Any, model: Model) -> None:
-    whole = completed(model, "Hello", 40)
+    whole = complete(model, "Hello", 40)
     word = whole[10:12]
     with client(lm) as api:
         answer = api.completions.create(model="lm", prompt="Hello", max_tokens=40, temperature=0, stop=[word])

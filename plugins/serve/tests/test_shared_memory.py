@@ -151,14 +151,14 @@ def test_regions_that_do_not_exist(
 def test_places_that_do_not_exist(
     served: Any, memory: shared_memory.SharedMemory, parameters: Any, message: str
 ) -> None:
-    registered(served)
+    register_region(served)
     reply = served.infer("pair", request(parameters))
     served.request("POST", "/v2/systemsharedmemory/unregister")
     assert reply.status == 400
     assert message in reply.error
 
 
-def registered(served: Any, name: str = "r") -> Any:
+def register_region(served: Any, name: str = "r") -> Any:
     return served.request("POST", f"/v2/systemsharedmemory/region/{name}/register", {"key": KEY, "byte_size": SIZE})
 
 
@@ -180,7 +180,7 @@ def request(parameters: Any = {}, output: Any = None) -> dict[str, Any]:  # noqa
     ],
 )
 def test_outputs_that_do_not_fit(served: Any, memory: shared_memory.SharedMemory, output: Any, message: str) -> None:
-    registered(served)
+    register_region(served)
     reply = served.infer("pair", request(output=output))
     served.request("POST", "/v2/systemsharedmemory/unregister")
     assert reply.status == 400
@@ -191,7 +191,7 @@ def test_outputs_that_do_not_fit(served: Any, memory: shared_memory.SharedMemory
 
 def test_a_memory_that_becomes_smaller(served: Any, memory: shared_memory.SharedMemory) -> None:
     """A mapped memory would end the server with SIGBUS."""
-    registered(served)
+    register_region(served)
     os.truncate(FOLDER / KEY, 4)
     reply = served.infer("pair", request())
     os.truncate(FOLDER / KEY, SIZE)
@@ -207,9 +207,9 @@ def open_files() -> int:
 
 def test_the_number_of_regions(served: Any, memory: shared_memory.SharedMemory) -> None:
     before = open_files()
-    replies = [registered(served, f"r{n}").status for n in range(MAX_REGIONS + 1)]
+    replies = [register_region(served, f"r{n}").status for n in range(MAX_REGIONS + 1)]
     assert replies == [200] * MAX_REGIONS + [400]
-    assert "is a region 'r0' already" in registered(served, "r0").error
+    assert "is a region 'r0' already" in register_region(served, "r0").error
     served.request("POST", "/v2/systemsharedmemory/unregister")
     assert open_files() == before
 
@@ -220,7 +220,7 @@ def test_the_memory_of_requests_counts(
     """A small request must not make the server copy more than all requests may have."""
     monkeypatch.setattr("delegate_serve.runtime.http.BODIES_IN_MEMORY", 1)
     served = serve({"pair": programs["pair"]}, shared_memory=PREFIX, max_body=340)
-    registered(served)
+    register_region(served)
     assert served.infer("pair", request() | {"outputs": []}).status == 200
     monkeypatch.setattr("delegate_serve.runtime.shared_memory.aligned", lambda size: pytest.fail("allocated"))
     served.server._application._in_memory = 330 - len(str(request())) // 2
@@ -229,8 +229,8 @@ def test_the_memory_of_requests_counts(
 
 def test_it_is_off_by_default(serve: Any, programs: dict[str, Path], memory: shared_memory.SharedMemory) -> None:
     served = serve({"pair": programs["pair"]})
-    assert registered(served).status == 403
-    assert "--shared-memory" in registered(served).error
+    assert register_region(served).status == 403
+    assert "--shared-memory" in register_region(served).error
     assert "'shared_memory_region' of input 'x' needs the server's option" in served.infer("pair", request()).error
     assert "system_shared_memory" not in served.request("GET", "/v2").json["extensions"]
 

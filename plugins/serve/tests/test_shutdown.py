@@ -61,7 +61,7 @@ def port_of(url: str) -> int:
     return int(url.split(":")[2].partition("/")[0])
 
 
-def received(client: socket.socket) -> bytes:
+def receive_all(client: socket.socket) -> bytes:
     """Return all that arrives until the server closes the connection."""
     with client:
         return b"".join(iter(lambda: client.recv(1 << 16), b""))
@@ -103,8 +103,8 @@ def test_requests_that_arrived_before_the_signal_are_answered(programs: dict[str
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGCONT)
             assert called.result().as_numpy("sum").tolist() == [2.0, 2.0]
-        assert [statuses(received(client)) for client in kept] == [[200] * pipelined] * 8
-        assert [statuses(received(client)) for client in new] == [[200]] * 8
+        assert [statuses(receive_all(client)) for client in kept] == [[200] * pipelined] * 8
+        assert [statuses(receive_all(client)) for client in new] == [[200]] * 8
         assert process.communicate(timeout=20) == ("ended: all requests are answered\n", "")
         assert process.returncode == 0
 
@@ -122,7 +122,7 @@ def test_it_ends_in_time_with_0(programs: dict[str, Path], loop: Path, isolate: 
         sleep(0.2)
         process.send_signal(signal.SIGTERM)
         begin = monotonic()
-        assert statuses(received(late)) == [200 if isolate else 504]
+        assert statuses(receive_all(late)) == [200 if isolate else 504]
         stdout, stderr = process.communicate(timeout=20)
         assert monotonic() - begin < 1 + IN_TIME
     assert (process.returncode, stdout, stderr) == (0, "ended: all requests are answered\n", "")
@@ -145,7 +145,7 @@ def test_requests_that_take_too_long_get_503(loop: Path) -> None:
         sleep(0.2)
         process.send_signal(signal.SIGTERM)
         begin = monotonic()
-        answers = [statuses(received(client)) for client in clients]
+        answers = [statuses(receive_all(client)) for client in clients]
         stdout, _ = process.communicate(timeout=20)
         assert monotonic() - begin < 1 + IN_TIME
     assert [len(each) for each in answers] == [10] * 3
@@ -221,7 +221,7 @@ def test_the_last_answer_says_so(shutting: Any) -> None:
         sleep(0.001)
     sleep(0.1)
     gate.open()  # type: ignore[attr-defined]
-    answer = received(client)
+    answer = receive_all(client)
     assert statuses(answer) == [200]
     assert b"\r\nconnection: close" in answer.partition(b"\r\n\r\n")[0]
     assert ends(served, 5)

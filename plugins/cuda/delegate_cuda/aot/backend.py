@@ -73,7 +73,7 @@ class CudaOptions(aot.Options):
 
     @field_validator("arch")
     @classmethod
-    def _known(cls, arch: str | None) -> str | None:
+    def _check_arch(cls, arch: str | None) -> str | None:
         if arch is not None and arch not in ARCHITECTURES:
             raise ValueError(f"there is no architecture {arch!r}: {did_you_mean(arch, ARCHITECTURES)}")
         return arch
@@ -114,7 +114,7 @@ class CudaBackend(TableBackend):
         if refused := constants_of_zero(region) | collapsed_sizes(region):
             raise RegionRefused(refused)
         precision, region = self.options.precision, with_transposed_weights(region)
-        region = replace(region, constants={n: _rounded(n, v, precision) for n, v in region.constants.items()})
+        region = replace(region, constants={n: _round(n, v, precision) for n, v in region.constants.items()})
         parameters = {n: value for n, value in region.constants.items() if value.nbytes >= _INLINE}
         module = to_relax(exported_program(region, parameters.keys()), precision)
         tuner = self._tuner_for(target)
@@ -171,7 +171,7 @@ def _require_known_sizes(region: Region) -> None:
         raise RegionRefused({n.name: reason for n in region.graph.nodes if n.op == "call_function"})
 
 
-def _rounded(constant: Node, value: torch.Tensor, precision: str) -> torch.Tensor:
+def _round(constant: Node, value: torch.Tensor, precision: str) -> torch.Tensor:
     """Return a constant in the form of the file: in the precision of products if only products read it."""
     if value.dtype is torch.float32 and all(constant in factors(user) for user in constant.users):
         return rounding.constant(value, precision)

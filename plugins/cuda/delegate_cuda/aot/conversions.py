@@ -59,7 +59,7 @@ def _select(importer: Any, node: Node) -> Any:
     return _take(importer, data, relax.const(args["index"], "int64"), args["dim"] % len(data.ty.shape))
 
 
-def _reduced(importer: Any, node: Node, name: str) -> Any:
+def _reduce(importer: Any, node: Node, name: str) -> Any:
     from tvm import relax
 
     args = arguments(node)
@@ -69,11 +69,11 @@ def _reduced(importer: Any, node: Node, name: str) -> Any:
 
 
 def _amax(importer: Any, node: Node) -> Any:
-    return _reduced(importer, node, "max")
+    return _reduce(importer, node, "max")
 
 
 def _amin(importer: Any, node: Node) -> Any:
-    return _reduced(importer, node, "min")
+    return _reduce(importer, node, "min")
 
 
 def _linear(importer: Any, node: Node) -> Any:
@@ -138,7 +138,7 @@ def _to_copy(importer: Any, node: Node) -> Any:
     return rounding.cast(importer, importer.env[arguments(node)["self"]], "bfloat16")
 
 
-def _masked_fill(importer: Any, node: Node) -> Any:
+def _fill_where(importer: Any, node: Node) -> Any:
     from tvm import relax
 
     args = arguments(node)
@@ -157,14 +157,14 @@ def _bound_in_block(importer: Any, x: Any, low: float | None, high: float | None
     """Bound x in one block, which TVM fuses with the operator before it. Comparisons with NaN are false: NaN stays."""
     from tvm import tirx
 
-    def bounded(value: Any) -> Any:
+    def clamp(value: Any) -> Any:
         if low is not None:
             value = tirx.Select(value < _const(low), _const(low), value)
         if high is not None:
             value = tirx.Select(value > _const(high), _const(high), value)
         return value
 
-    return rounding.elementwise(importer, x, lambda value: then(bounded(value)), "bounded")
+    return rounding.elementwise(importer, x, lambda value: then(clamp(value)), "bounded")
 
 
 def _relu(importer: Any, node: Node) -> Any:
@@ -260,7 +260,7 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "amax.default": _amax,
     "amin.default": _amin,
     "_to_copy.default": _to_copy,
-    "masked_fill.Scalar": _masked_fill,
+    "masked_fill.Scalar": _fill_where,
     "relu.default": _relu,
     "hardtanh.default": _hardtanh,
     "hardsigmoid.default": _hardsigmoid,

@@ -116,14 +116,14 @@ def _rows(
     return tuple(Lowering(f"aten.{op}", check, Conversion(moves, products), keep, dtypes) for op in ops)
 
 
-def _named(overload: str, *names: str) -> tuple[str, ...]:
+def _name(overload: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{name}.{overload}" for name in names)
 
 
 _COMPARE = ("eq", "ne", "gt", "ge", "lt", "le")
 _ROWS = (
     *_rows(
-        *_named(
+        *_name(
             "default", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh",
             "cumsum", "erf", "exp", "floor", "leaky_relu", "log", "log10", "log2", "reciprocal", "relu",
             "round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "trunc", "amax", "amin", "_softmax",
@@ -134,28 +134,28 @@ _ROWS = (
         "var.correction",
     ),
     *_rows(
-        *_named(
+        *_name(
             "default", "adaptive_avg_pool2d", "gelu", "hardsigmoid", "hardswish", "layer_norm", "prelu", "silu",
             "softplus",
         ),
-        *_named("vec", "upsample_bilinear2d", "upsample_bicubic2d"),
+        *_name("vec", "upsample_bilinear2d", "upsample_bicubic2d"),
         keep=True,
     ),
     *_rows(
-        *_named("default", "abs", "neg", "sign", "maximum", "minimum", "argmax", "argmin"),
+        *_name("default", "abs", "neg", "sign", "maximum", "minimum", "argmax", "argmin"),
         "mul.Tensor",
         dtypes=_FLOATS | _INTS,
     ),
     *_rows("add.Tensor", "sub.Tensor", dtypes=_FLOATS | _INTS, check=_no_alpha),
     *_rows("add.Scalar", "sub.Scalar", check=_no_alpha),
-    *_rows(*_named("Tensor", *_COMPARE), dtypes=_ANY, check=_two_tensors),
-    *_rows(*_named("Scalar", *_COMPARE), *_named("default", "isnan", "isinf"), dtypes=_FLOATS | _BOOL),
+    *_rows(*_name("Tensor", *_COMPARE), dtypes=_ANY, check=_two_tensors),
+    *_rows(*_name("Scalar", *_COMPARE), *_name("default", "isnan", "isinf"), dtypes=_FLOATS | _BOOL),
     *_rows(
-        *_named("default", "logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not"),
+        *_name("default", "logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not"),
         "any.dim",
         dtypes=_BOOL,
     ),
-    *_rows(*_named("Tensor", "bitwise_and", "bitwise_or", "bitwise_xor"), dtypes=_BOOL | _INTS),
+    *_rows(*_name("Tensor", "bitwise_and", "bitwise_or", "bitwise_xor"), dtypes=_BOOL | _INTS),
     *_rows("elu.default", check=_has_unit_scales),
     *_rows("clamp.default", "hardtanh.default", check=no_nan),
     *_rows("mm.default", "bmm.default", products=("self", "mat2")),
@@ -170,7 +170,7 @@ _ROWS = (
     ),
     *_rows("avg_pool2d.default", check=_own_divisor),
     *_rows(
-        *_named(
+        *_name(
             "default", "max_pool2d_with_indices", "native_layer_norm", "native_group_norm",
             "_native_batch_norm_legit_no_training",
         ),
@@ -178,7 +178,7 @@ _ROWS = (
     ),
     *_rows("upsample_nearest2d.vec", check=_whole_factor, keep=True),
     *_rows(
-        *_named(
+        *_name(
             "default", "view", "expand", "permute", "unsqueeze", "cat", "split_with_sizes", "constant_pad_nd",
             "embedding", "index_select", "flip", "repeat", "clone",
         ),

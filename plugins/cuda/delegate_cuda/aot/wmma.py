@@ -64,7 +64,7 @@ def with_tf32() -> Iterator[None]:
     import tvm_ffi
 
     before = tvm_ffi.get_global_func(_POSTPROC, allow_missing=True)
-    tvm_ffi.register_global_func(_POSTPROC, _corrected, override=True)
+    tvm_ffi.register_global_func(_POSTPROC, _correct, override=True)
     try:
         yield
     finally:
@@ -73,7 +73,7 @@ def with_tf32() -> Iterator[None]:
             tvm_ffi.register_global_func(_POSTPROC, before)
 
 
-def _corrected(source: str, target: Any) -> str:
+def _correct(source: str, target: Any) -> str:
     del target
     return _FRAGMENT.sub(r"\1nvcuda::wmma::precision::tf32", source)
 

@@ -26,7 +26,7 @@ extern "C" __attribute__((visibility("default"))) const Kernel software_kernels[
 """
 
 
-def translated(source: str) -> str:
+def translate(source: str) -> str:
     """The source, with a table of its kernels behind it."""
     rows = [_row(*found.groups()) for found in _KERNEL.finditer(source)]
     for nvccs, gccs in (("extern __shared__", "extern"), ("__shared__ alignas(64)", "alignas(64) __shared__")):
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     built = Path(os.environ["SOFTWARE_CUDA"])
     result, source = arguments[arguments.index("-o") + 1], Path(arguments[-1])
     made = source.with_suffix(".cpp")
-    made.write_text(translated(source.read_text()))
+    made.write_text(translate(source.read_text()))
     include = [f"-I{folder}" for folder in (_HERE, (built / "include").resolve())]
     checked = ["-fsanitize=alignment", "-fno-sanitize-recover=all"]
     options = [

@@ -69,7 +69,7 @@ class InMethods(Partitioner):
         return dict.fromkeys(nodes, no(Reason.SLOWER, f"another backend was faster in method {program.name}"))
 
 
-def shortened(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
+def shorten(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
     """Return a model of the first layers and the first tokens of the vocabulary; it shares the weights."""
     small = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     base, config = small.base_model, small.config

@@ -23,7 +23,7 @@ from delegate.plugins import one_line
 from delegate.registry import default_registry
 from delegate.selection import select
 from delegate_llm.aot.decoder import Decoder, Detach, Head, Slots
-from delegate_llm.aot.engines import MethodEngine, choose_engines, partitioners, shortened
+from delegate_llm.aot.engines import MethodEngine, choose_engines, partitioners, shorten
 from delegate_llm.aot.hugging_face import transformers
 from delegate_llm.aot.source import Source
 from delegate_llm.aot.stack import export_stack
@@ -208,7 +208,7 @@ def measure_engines(
     if options.calibration is not None:
         _calibration(source, options.calibration)  # its errors come before the measurement
     quick = replace(options, rounding="nearest", calibration=None)  # equally fast
-    small = replace(source, config=shortened(source.load()).config, load=lambda: shortened(source.load()))
+    small = replace(source, config=shorten(source.load()).config, load=lambda: shorten(source.load()))
     exported = methods(small, quick)
     measured = {name: program for name, program in exported.items() if name in GRAPHS}
     decode, prefill = ("decode", "verify"), ("prefill",)  # guesses are checked with the numbers of decode

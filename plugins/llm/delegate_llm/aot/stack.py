@@ -59,7 +59,7 @@ def export_stack(
     with ExitStack() as shortened:
         for name in stacks:
             shortened.enter_context(_first(module, name, traced))
-        shortened.enter_context(_marked([*module.get_submodule(stacks[0]).children()]))
+        shortened.enter_context(_mark_layers([*module.get_submodule(stacks[0]).children()]))
         ep = torch.export.export(module, inputs, dynamic_shapes=sizes)
     assert all(spec.kind is OutputKind.USER_OUTPUT for spec in ep.graph_signature.output_specs)
     stack = _Stack(ep, stacks)
@@ -99,7 +99,7 @@ def _layout(tensor: Tensor) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _marked(layers: Sequence[nn.Module]) -> Iterator[None]:
+def _mark_layers(layers: Sequence[nn.Module]) -> Iterator[None]:
     """Return a context in which a mark stands before each layer, and behind the last one."""
 
     def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -160,13 +160,13 @@ class _Stack:
         for node, spec in self._traced.items():
             for stack in self._stacks:
                 if spec.target is not None and spec.target.startswith(f"{stack}.{source}."):
-                    self._add_input(node, spec, _renamed(spec.target, stack, source, layer), env)
+                    self._add_input(node, spec, _rename_part(spec.target, stack, source, layer), env)
         with self._graph.inserting_before(end):
             for node in self._parts[source]:
                 env[node] = self._graph.node_copy(node, lambda n: env.get(n, n))
                 modules = node.meta.get("nn_module_stack", {}).items()
                 env[node].meta["nn_module_stack"] = {
-                    key: (_renamed(path, self._stacks[0], source, layer), kind) for key, (path, kind) in modules
+                    key: (_rename_part(path, self._stacks[0], source, layer), kind) for key, (path, kind) in modules
                 }
         end.args = (env[self._results[source]],)
 
@@ -194,7 +194,7 @@ class _Stack:
         return with_inputs(self._ep, self._ep.graph_module, [self._inputs[node] for node in placeholders], added)
 
 
-def _renamed(name: str, stack: str, source: int, layer: int) -> str:
+def _rename_part(name: str, stack: str, source: int, layer: int) -> str:
     """Return the name of another layer's part; other names stay."""
     old = f"{stack}.{source}"
     return f"{stack}.{layer}{name[len(old) :]}" if f"{name}.".startswith(f"{old}.") else name

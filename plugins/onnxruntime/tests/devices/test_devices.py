@@ -17,7 +17,7 @@ from tests.support.device_models import PINNED, Residual, TwoReaders, image
 from tests.support.lowering import backend_delegates, compiled, relative_error
 
 
-def lowered(**changes):
+def lower_model(**changes):
     require("webgpu")
     torch.manual_seed(0)
     module = Residual(changes.pop("shared", False)).eval()
@@ -29,7 +29,7 @@ def lowered(**changes):
 
 @pytest.mark.parametrize(("pin", "shared"), [("xnnpack", False), ("portable", True)])
 def test_a_residual_stays_on_the_gpu(pin, shared, tmp_path):
-    module, program = lowered(pin=pin, shared=shared)
+    module, program = lower_model(pin=pin, shared=shared)
     first, last = (p for p in program.report.partitions if p.backend == "webgpu")
     size = 2 * 8 * 16 * 16 * 4
     assert (first.copied_in, first.copied_out) == (2 * 3 * 16 * 16 * 4, size)
@@ -71,13 +71,13 @@ def test_an_input_of_two_partitions_is_copied_in_once(monkeypatch):
 
 def test_a_dynamic_batch():
     batch = torch.export.Dim("batch", max=4)
-    module, program = lowered(dynamic_shapes=({0: batch},))
+    module, program = lower_model(dynamic_shapes=({0: batch},))
     for n in (2, 4, 1, 3):
         assert relative_error(program(image(n, n)), module(image(n, n))) < 1e-6
 
 
 def test_a_partition_that_falls_back_hands_over_on_the_host():
-    module, program = lowered(keep=True)
+    module, program = lower_model(keep=True)
     with LoadedProgram(program.program) as loaded:
         x = image(batch=2)
         assert relative_error(loaded(x.numpy()), module(x)) < 1e-6

@@ -32,7 +32,7 @@ def without_dsp(monkeypatch):
     default_registry.cache_clear()
 
 
-def _used(program) -> set[str]:
+def _list_used(program) -> set[str]:
     return {n.backend for n in program.report.nodes}
 
 
@@ -47,7 +47,7 @@ def test_all_of_them(tmp_path, without_dsp):
     require("dsp")
     require("webgpu")
     module, x, program = _lower(FILE)
-    assert _used(program) == {"dsp", "webgpu", "xnnpack", "portable"}
+    assert _list_used(program) == {"dsp", "webgpu", "xnnpack", "portable"}
     assert sum(len(p.nodes) for p in program.report.partitions) == sum(
         n.backend != "portable" for n in program.report.nodes
     )
@@ -77,7 +77,7 @@ def test_one_of_them_is_missing(policy, tmp_path, without_dsp):
     told = pytest.warns(RuntimeWarning, match="not used.*dsp") if policy == "warn" else contextlib.nullcontext()
     with told:
         module, x, program = _lower(file)
-    assert _used(program) == {"webgpu", "xnnpack", "portable"}
+    assert _list_used(program) == {"webgpu", "xnnpack", "portable"}
     assert any("dsp" in note for note in program.report.notes)
     with torch.no_grad():
         assert relative_error(program(x), module(x)) < 3e-6

@@ -28,7 +28,7 @@ REFUSED = r"machine code.*partition dsp_0 of dsp in method forward.*trust_code=T
 HOST = Provider(CPU, built_in=True)
 
 
-def lowered(*, keep: bool = False) -> delegate.CompiledProgram:
+def lower_model(*, keep: bool = False) -> delegate.CompiledProgram:
     config = {"backends": ["dsp"], "partitioning": {"min_partition_size": 0}, "fallback": {"keep": keep}}
     program = delegate.to_backend(torch.export.export(nn.ReLU(), (X,)), config=config)
     assert_runs(program, "dsp")
@@ -38,10 +38,12 @@ def lowered(*, keep: bool = False) -> delegate.CompiledProgram:
 @pytest.fixture(scope="module")
 def compiled() -> delegate.CompiledProgram:
     require("dsp")
-    return lowered()
+    return lower_model()
 
 
-def changed(program: Program, specs: Mapping[str, Any], blob: bytes | None = None, backend: str = "dsp") -> Program:
+def change_program(
+    program: Program, specs: Mapping[str, Any], blob: bytes | None = None, backend: str = "dsp"
+) -> Program:
     """Return the program with other compile specs, another blob and another backend."""
     (spec,) = program.delegates
     segments = tuple(s if blob is None or i != spec.segment else blob for i, s in enumerate(program.segments))
@@ -67,12 +69,12 @@ def test_a_context_binary_opens_only_with_trust(compiled: delegate.CompiledProgr
 def test_no_compile_spec_waives_the_trust(compiled: delegate.CompiledProgram, specs: Mapping[str, Any]) -> None:
     assert DspRuntime().runs_code(specs)
     with pytest.raises(BackendFailed, match=REFUSED):
-        delegate.load(serialize(changed(compiled.program, specs)))
+        delegate.load(serialize(change_program(compiled.program, specs)))
 
 
 def test_a_partition_with_a_fallback_runs_on_it(tmp_path: Path) -> None:
     require("dsp")
-    lowered(keep=True).save(tmp_path / "kept.dlg")
+    lower_model(keep=True).save(tmp_path / "kept.dlg")
     with pytest.warns(RuntimeWarning, match="machine code"), delegate.load(tmp_path / "kept.dlg") as program:
         assert torch.equal(torch.from_numpy(program(X.numpy())), X.relu())
 
@@ -89,7 +91,7 @@ def test_the_command_line(compiled: delegate.CompiledProgram, tmp_path: Path) ->
 def test_no_other_backend_opens_a_context_binary(compiled: delegate.CompiledProgram, trust: bool) -> None:
     require("webgpu")
     with pytest.raises(BackendFailed, match="its graph holds machine code, which this backend never writes"):
-        delegate.load(serialize(changed(compiled.program, {}, backend="webgpu")), trust_code=trust)
+        delegate.load(serialize(change_program(compiled.program, {}, backend="webgpu")), trust_code=trust)
 
 
 def test_code_in_a_branch_of_a_graph_is_found() -> None:

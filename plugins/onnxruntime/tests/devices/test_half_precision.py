@@ -20,7 +20,7 @@ Y = tensor([0.3, 1.25, -0.1, 0.3, 0.7, 0.1, 1.1])
 RANGE, UNIT = torch.linspace(-8, 8, 513), torch.linspace(-0.9375, 0.9375, 513)
 
 
-def lowered(function: Callable[..., Tensor], *inputs: Tensor) -> delegate.CompiledProgram:
+def lower_model(function: Callable[..., Tensor], *inputs: Tensor) -> delegate.CompiledProgram:
     config = {"backends": ["dsp"], "partitioning": {"min_partition_size": 0}}
     return delegate.to_backend(torch.export.export(Function(function), inputs), config=config)
 
@@ -39,7 +39,7 @@ REJECTED: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
 def test_what_float16_makes_wrong_is_left_to_others(name: str) -> None:
     require("dsp")
     function, inputs = REJECTED[name]
-    program = lowered(function, *inputs)
+    program = lower_model(function, *inputs)
     (node,) = (n for n in program.report.nodes if n.backend != "dsp")
     assert node.verdicts["dsp"].reason is Reason.INACCURATE
     assert_same(program(*inputs), function(*inputs), 1e-6, each=True)
@@ -49,7 +49,7 @@ def test_what_float16_makes_wrong_is_left_to_others(name: str) -> None:
 def test_quotients_of_integers_stay(mode: str) -> None:
     require("dsp")
     x, y = torch.arange(-20, 20, dtype=torch.int32), torch.arange(1, 41, dtype=torch.int32) % 7 - 8
-    program = lowered(lambda x, y: torch.div(x, y, rounding_mode=mode), x, y)
+    program = lower_model(lambda x, y: torch.div(x, y, rounding_mode=mode), x, y)
     assert {n.backend for n in program.report.nodes} == {"dsp"}
     assert_same(program(x, y), torch.div(x, y, rounding_mode=mode), 0)
 
@@ -79,6 +79,6 @@ KEPT: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, float, float]] = {
 def test_kept_errors_are_as_large_as_the_table_says(name: str) -> None:
     require("dsp")
     function, x, least, most = KEPT[name]
-    program = lowered(function, x)
+    program = lower_model(function, x)
     assert "dsp" in {n.backend for n in program.report.nodes}
     assert least < relative_error(program(x).double(), function(x.double()).double(), at_least=1.0) <= most

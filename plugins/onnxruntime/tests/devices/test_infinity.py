@@ -22,7 +22,7 @@ MASK = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1) > 0, -INF)
 WIDE = torch.tensor([[0.0, -100.0, 5.0, -150.0], [200.0, 3.0, 100.0, -88.0], [-1e3, -3e4, -20.0, 8.0]])
 
 
-def lowered(function: Callable[[Tensor], Tensor], x: Tensor, **options: str) -> delegate.CompiledProgram:
+def lower_model(function: Callable[[Tensor], Tensor], x: Tensor, **options: str) -> delegate.CompiledProgram:
     backends = [{"name": "dsp", "options": options}]
     config = {"backends": backends, "partitioning": {"min_partition_size": 0}}
     return delegate.to_backend(torch.export.export(NamedFunction(function).eval(), (x,)), config=config)
@@ -59,7 +59,7 @@ BEFORE_INFINITY = {
 @pytest.mark.parametrize("name", NAMED)
 def test_an_infinity_that_the_program_names_is_right(name: str) -> None:
     require("dsp")
-    program = lowered(NAMED[name], X)
+    program = lower_model(NAMED[name], X)
     assert sum(n.backend == "dsp" for n in program.report.nodes) == BEFORE_INFINITY.get(name, 0)
     assert_same(program(X), NAMED[name](X), 5e-3)
 
@@ -74,7 +74,7 @@ SOFTMAX = {
 @pytest.mark.parametrize("name", SOFTMAX)
 def test_softmax_beside_minus_infinity_stays(name: str) -> None:
     require("dsp")
-    program = lowered(SOFTMAX[name], X)
+    program = lower_model(SOFTMAX[name], X)
     assert {n.backend for n in program.report.nodes if n.op == "aten._softmax.default"} == {"dsp"}
     assert_same(program(X), SOFTMAX[name](X), 5e-3)
 
@@ -103,7 +103,7 @@ MAXIMA = {
 @pytest.mark.parametrize("name", ALL)
 def test_maxima_of_minus_infinity_alone_are_minus_infinity(name: str) -> None:
     require("dsp")
-    program = lowered(ALL[name], X)
+    program = lower_model(ALL[name], X)
     assert MAXIMA[name] in refused(program, "dsp")  # kernels compute it
     assert ALL[name](X).isinf().any()
     assert_same(program(X), ALL[name](X), 5e-3)
@@ -128,7 +128,7 @@ EXPONENTS = {
 def test_exponents_beyond_the_range(name: str) -> None:
     """Of finite results: the HTP's exponential wraps around, by which exp(-100) was -131008."""
     require("dsp")
-    program = lowered(EXPONENTS[name], WIDE)
+    program = lower_model(EXPONENTS[name], WIDE)
     assert "dsp" in {n.backend for n in program.report.nodes}
     assert_same(program(WIDE), EXPONENTS[name](WIDE), 5e-3)
 
@@ -136,7 +136,7 @@ def test_exponents_beyond_the_range(name: str) -> None:
 def test_what_overflows_is_infinite() -> None:
     require("dsp")
     function, given = torch.exp, torch.tensor([-200.0, -100.0, -12.0, 12.0, 88.0, 100.0, 200.0])
-    (partition,) = (program := lowered(function, given)).report.partitions
+    (partition,) = (program := lower_model(function, given)).report.partitions
     assert any("without infinity" in note for note in partition.notes)
     result, expected = program(given), function(given)
     large = expected.abs() > torch.finfo(torch.float16).max
@@ -150,7 +150,7 @@ def test_what_overflows_is_infinite() -> None:
 def test_what_makes_infinity_is_noted_or_right(function: Callable[[Tensor], Tensor]) -> None:
     require("dsp")
     given = torch.tensor([0.0, 1.0, 4.0])
-    fast, exact = (lowered(function, given, nan=nan) for nan in ("fast", "exact"))
+    fast, exact = (lower_model(function, given, nan=nan) for nan in ("fast", "exact"))
     (partition,) = fast.report.partitions
     assert any("such as 1e6, become finite numbers" in note for note in partition.notes)
     assert not exact.report.partitions
@@ -167,7 +167,7 @@ def test_results_are_finite(function: Callable[[Tensor], Tensor], value: float) 
     """What the note of each partition and the page on special values say."""
     require("dsp")
     given = torch.full((1, 8), value)
-    (partition,) = (program := lowered(function, given)).report.partitions
+    (partition,) = (program := lower_model(function, given)).report.partitions
     assert {node.backend for node in program.report.nodes} == {"dsp"}
     assert any("such as 1e6, become finite numbers" in note for note in partition.notes)
     result = program(given)

@@ -130,7 +130,7 @@ class Steps(Interpreter):
 
     def __init__(self, program: GraphModule, given: Sequence[torch.Tensor]) -> None:
         super().__init__(program)
-        self.given = dict(zip(_quantized(program), given, strict=True))
+        self.given = dict(zip(_list_quantized(program), given, strict=True))
         self.off: dict[str, torch.Tensor] = {}
         self.rounded: dict[str, torch.Tensor] = {}
 
@@ -145,7 +145,7 @@ class Steps(Interpreter):
         return self.given[n]
 
 
-def _quantized(program: GraphModule) -> list[Node]:
+def _list_quantized(program: GraphModule) -> list[Node]:
     return [n for n in program.graph.nodes if n.target is torch.ops.quantized_decomposed.quantize_per_tensor.default]
 
 
@@ -153,7 +153,7 @@ def _steps(exported: ExportedProgram, batch: tuple[torch.Tensor, ...]) -> Steps:
     """Every quantized value of a program as the DSP makes it, beside torch's."""
     program = exported.module()
     output = program.graph.output_node()
-    output.args = (tuple(_quantized(program)),)
+    output.args = (tuple(_list_quantized(program)),)
     program.graph.set_codegen(CodeGen())
     program.recompile()
     lowered = delegate.to_backend(torch.export.export(program, batch), "dsp")

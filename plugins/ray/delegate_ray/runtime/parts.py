@@ -57,7 +57,7 @@ class InputFile:
             what = f"the input cannot be read: {error.strerror}"
             raise InputError(what, where=self.path, remedy="give each node the file at this path") from error
         if (status.st_size, status.st_mtime_ns) != (self.size, self.modified):
-            raise _changed(self.path)
+            raise _input_changed_error(self.path)
 
     def require_same_bytes(self) -> None:
         """Raise InputError if the checksum differs from the scan's."""
@@ -66,7 +66,7 @@ class InputFile:
         except OSError:
             digest = ""
         if digest != self.contents.digest:
-            raise _changed(self.path)
+            raise _input_changed_error(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,6 @@ def is_visible(name: str) -> bool:
     return not name.startswith(".")
 
 
-def _changed(path: str) -> InputError:
+def _input_changed_error(path: str) -> InputError:
     what = "the input changed during the job, or is not the file that the job has scanned"
     return InputError(what, where=path, remedy="start the job again with another output folder")

@@ -58,7 +58,7 @@ class Models:
             for name, file in files.items():
                 program = self._programs[name] = Program(name, file, self.pool, metrics)
                 self._require_place(program, program.last)
-                while self._loaded_size(program) + program.last.size > (settings.memory or math.inf):
+                while self._sum_sizes(program) + program.last.size > (settings.memory or math.inf):
                     if (other := self._next_to_evict(program)) is not None:
                         _take(other).stack.close()
                 self._show(program, program.last)
@@ -225,7 +225,7 @@ class Models:
 
         Programs that are not in use come first, and then the least recently used, while conversations are waited for.
         """
-        while self._settings.memory is not None and self._loaded_size(program) + size > self._settings.memory:
+        while self._settings.memory is not None and self._sum_sizes(program) + size > self._settings.memory:
             if (other := self._next_to_evict(program)) is None:
                 await asyncio.sleep(_POLL)
             else:
@@ -240,7 +240,7 @@ class Models:
         ]
         return self._programs[min(others)[2]] if others else None
 
-    def _loaded_size(self, program: Program) -> int:
+    def _sum_sizes(self, program: Program) -> int:
         """Return the bytes of all programs that are loaded, but for one."""
         return sum(p.opened.size for p in self._programs.values() if p.opened is not None and p is not program)
 

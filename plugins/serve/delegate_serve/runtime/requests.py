@@ -181,7 +181,7 @@ def _leaves(inputs: Any, data: _Data, signature: Signature) -> list[Any]:
         name = _text(row.get("name"), "the name of an input")
         where = f"input {name!r}"
         if name not in signature.inputs:
-            _unknown(where, name, signature.inputs)
+            _unknown_error(where, name, signature.inputs)
         if name in seen:
             raise RequestError(400, f"{where} is given twice")
         seen.add(name)
@@ -266,7 +266,7 @@ def _outputs(rows: Any, binary_by_default: Any, signature: Signature, regions: R
         name = _text(row.get("name"), "the name of an output")
         where = f"output {name!r}"
         if name not in signature.outputs:
-            _unknown(where, name, signature.outputs)
+            _unknown_error(where, name, signature.outputs)
         if name in requested:
             raise RequestError(400, f"{where} is requested twice")
         parameters = _parameters(row, ("binary_data", *_SHARED), where)
@@ -275,7 +275,7 @@ def _outputs(rows: Any, binary_by_default: Any, signature: Signature, regions: R
     return tuple(requested.values())
 
 
-def _unknown(where: str, name: str, known: Mapping[str, Tensor]) -> NoReturn:
+def _unknown_error(where: str, name: str, known: Mapping[str, Tensor]) -> NoReturn:
     raise RequestError(400, f"the model has no {where[:100]}: {did_you_mean(name[:100], known)}")
 
 

@@ -37,7 +37,7 @@ def _known_windows(node: Node) -> Verdict:
     """With ceil_mode or divisor_override, the sizes of the image are known before it runs."""
     args, source = arguments(node), node.all_input_nodes[0]
     plain = not args["ceil_mode"] and args.get("divisor_override") is None
-    return YES if plain or _are_known(source, len(args["kernel_size"])) else _unknown(source)
+    return YES if plain or _are_known(source, len(args["kernel_size"])) else _refuse_unknown(source)
 
 
 def _dense(node: Node) -> Verdict:
@@ -51,14 +51,14 @@ def _dense(node: Node) -> Verdict:
 def _known_sizes(node: Node) -> Verdict:
     """The sizes of the image are known before it runs, unless it becomes one pixel."""
     sizes, source = arguments(node)["output_size"], node.all_input_nodes[0]
-    return YES if all(w == 1 for w in sizes) or _are_known(source, len(sizes)) else _unknown(source)
+    return YES if all(w == 1 for w in sizes) or _are_known(source, len(sizes)) else _refuse_unknown(source)
 
 
 def _are_known(source: Node, count: int) -> bool:
     return all(isinstance(s, int) for s in tensor(source).shape[-count:])
 
 
-def _unknown(source: Node) -> Verdict:
+def _refuse_unknown(source: Node) -> Verdict:
     return no(Reason.DYNAMIC_SHAPE, f"{source.name} has sizes that depend on the inputs")
 
 
