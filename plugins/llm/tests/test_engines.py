@@ -1,4 +1,4 @@
-"""The backend of each method of a language model: measured on a shorten model, and used in that method alone."""
+"""The backend of each method of a language model: measured on a shortened model, and used in that method alone."""
 
 from __future__ import annotations
 
