@@ -1,10 +1,6 @@
-"""The surroundings of the project's own tests, and programs with data."""
+"""Programs with data."""
 
 from __future__ import annotations
-
-import os
-
-os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +14,6 @@ import pytest
 import torch
 
 import delegate
-import tests.conftest  # noqa: F401
 from tests.support.lowering import assert_runs
 from tests.support.placing import at_once
 from tests.support.plugins import site

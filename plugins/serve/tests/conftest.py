@@ -1,10 +1,6 @@
-"""The surroundings of the project's own tests, and a server in a thread of the test process."""
+"""A server in a thread of the test process."""
 
 from __future__ import annotations
-
-import os
-
-os.environ.setdefault("DELEGATE_BLOCK_PLUGINS", "openvino,onnxruntime")
 
 import http.client
 import json
@@ -34,7 +30,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import delegate
-import tests.conftest  # noqa: F401
 from tests.support.lowering import assert_runs
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"  # of a client

@@ -1,4 +1,4 @@
-"""The surroundings of the project's own tests, but for the plugins, which those leave out."""
+"""The surroundings of the project's own tests for the tests of all packages here, but with every plugin."""
 
 from __future__ import annotations
 
