@@ -18,7 +18,12 @@ with zoo.libraries():
 
 X = torch.randn(4, 48, generator=torch.Generator().manual_seed(0))
 PORTABLE = {"xnnpack": (), "dsp": ("dynamic", "transposed")}
-CASES = [(backend, *case) for backend in PORTABLE for case in unfortunate_sizes.cases(backend)]
+CASES = [
+    (backend, scheme, name)
+    for backend in PORTABLE
+    for scheme, name in unfortunate_sizes.cases(backend)
+    if (backend, name) != ("xnnpack", "transposed")  # which has groups: XNNPACK rejects it
+]
 
 
 @pytest.mark.parametrize(("backend", "scheme", "name"), CASES)

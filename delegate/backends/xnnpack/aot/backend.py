@@ -19,6 +19,7 @@ from delegate.backend.lowering import LoweringTable, TableBackend, normal_number
 from delegate.backend.qdq import DECODES, Coded, coded
 from delegate.backend.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.empty_sizes import require_without_elements
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
 from delegate.backends.xnnpack.aot.lowerings.quantization import BLOCK, SCALED_PRODUCT, lower_layer
@@ -100,6 +101,7 @@ class XnnpackBackend(TableBackend):
         reasons = find_rejected(builder.model, blob)
         if reasons:
             raise RegionRefused(reasons)
+        require_without_elements(region, blob, inputs, outputs)
         specs = {**self._specs(region), "inputs": inputs, "outputs": outputs, "weights": places}
         notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
         return PreprocessResult(rest, specs, notes, data=tuple(data))
