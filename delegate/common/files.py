@@ -21,6 +21,7 @@ from delegate.errors import DelegateError, PartitionError
 
 PathLike = str | os.PathLike[str]
 
+_TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
 _MOST_BYTES = 2**26  # of a text file
 _NAME = r"""[^/\\\s"'<>|:,;()\[\]]+"""  # of a folder or file
 _PATHS = re.compile(  # a quoted one, which may have spaces; or another of two names or more, unlike a division
@@ -87,11 +88,11 @@ def replacing(target: str) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written.
     """
-    import secrets  # not needed for reading
-
-    temporary = os.path.join(os.path.dirname(target), f".delegate-{secrets.token_hex(8)}.tmp")
+    directory = os.path.dirname(target)
+    _remove_stale(directory)
+    temporary, opened = _new_temporary(directory)
     try:
-        with open(temporary, "xb") as file:
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -158,9 +159,51 @@ def _is_named(path: PathLike) -> bool:
     return os.path.exists(target) and not target.startswith("/dev/")
 
 
+def _new_temporary(directory: str) -> tuple[str, BinaryIO]:
+    """Return a new file that is locked while it is open, so that other processes do not remove it as stale."""
+    import secrets  # not needed for reading
+
+    while True:
+        path = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
+        file = open(path, "xb")  # noqa: SIM115 - the caller closes it
+        if _lock(file) is not False and os.path.exists(path):  # else another process just removed it as stale
+            return path, file
+        file.close()
+
+
+def _remove_stale(directory: str) -> None:
+    """Remove temporary files of processes that were killed. Nobody has locked these files."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _TEMPORARY.fullmatch(entry.name):
+                with contextlib.suppress(OSError), open(entry.path, "rb", opener=_without_waiting) as file:
+                    if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and _lock(file):
+                        os.unlink(entry.path)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file of unknown origin without following links or waiting for the writer of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+
+
 def _by_descriptor(file: BinaryIO, path: str) -> int | str:
     """Return the descriptor of a file if the system supports it, since the path may name another file by now."""
     return file.fileno() if os.chmod in os.supports_fd else path
+
+
+def _lock(file: BinaryIO) -> bool | None:
+    """Lock a file, and return False if another process holds the lock, or None if the system has no such locks."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # of a file system without them
+        return None
+    return True
 
 
 def _flush_directory(directory: Path) -> None:
