@@ -58,7 +58,7 @@ def test_not_found(site: Site) -> None:
 
 def test_the_package_of_an_absent_plugin_is_named(site: Site) -> None:
     site.backend("adder")
-    remedy = r"known: .*\badder\b.*; if a plugin provides it, install its package, by convention delegate-acme_sdk$"
+    remedy = r"known: .*\badder\b.*; if a package such as delegate-acme_sdk provides it, install that package$"
     with pytest.raises(BackendNotFound, match=remedy):
         Registry().state("acme_sdk")
     with pytest.raises(BackendNotFound, match=r"no backend is named '9 9': known: [^;]*$"):

@@ -70,7 +70,7 @@ class BackendStates:
         known = did_you_mean(name, self.names())
         if known.startswith("did you mean") or not NAME.fullmatch(name):
             return known
-        return f"{known}; if a plugin provides it, install its package, by convention delegate-{name}"
+        return f"{known}; if a package such as delegate-{name} provides it, install that package"
 
     def probe_all(self) -> None:
         """Probe all plugins whose state is unknown, several at a time."""

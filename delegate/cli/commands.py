@@ -147,7 +147,9 @@ def _end_if_wrong_usage(error: Exception) -> None:
     is_ours = isinstance(error, typer.BadParameter) and error.param is None
     if context is not None:
         print(f"{context.get_usage()}\n`{context.command_path} --help` explains it", file=sys.stderr)
-    output.error(str(error) if is_ours else error.format_message())
+    message = str(error) if is_ours else error.format_message()
+    is_missing = message.startswith("No such command")
+    output.error(f"{message} If another package provides it, install that package." if is_missing else message)
     raise typer.Exit(USAGE)
 
 

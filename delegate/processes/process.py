@@ -18,6 +18,7 @@ from delegate import errors
 from delegate.errors import DelegateError
 from delegate.processes.channel import Channel
 from delegate.processes.limits import START_LIMIT, Clock
+from delegate.program.cores import BackgroundCall
 
 # `-P` keeps the working directory out of the path. The process is bound to its parent before it imports anything else.
 _START = (
@@ -84,14 +85,19 @@ class Process:
             held.callback(os.close, lifeline)
             serve = table, arguments, is_quiet, idle_limit
             code = _START.format(path=search_path(), life=life, end=end.fileno(), arguments=serve)
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
-                pass_fds=(end.fileno(), life),
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                start_new_session=True,  # interrupts at the terminal are not for it; what it starts ends with it
+            # `Popen` in the main thread could lose its process: an interrupt may come before it has stored the number.
+            start = BackgroundCall(
+                lambda: subprocess.Popen(
+                    [sys.executable, "-P", "-c", code],
+                    pass_fds=(end.fileno(), life),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    start_new_session=True,  # interrupts at the terminal are not for it; what it starts ends with it
+                )
             )
+            passed.callback(start.result)  # an interrupt leaves the descriptors open until it has started
+            self.process = start.result()
             # An interrupt before this line closes the lifeline, which ends a process that has no owner.
             self._finalizer = weakref.finalize(self, _end, self.process, self._owner, held.pop_all())
 
