@@ -8,6 +8,8 @@ The module has these names:
     FEW_ELEMENTS    the cases of `few_elements` that the backend leaves to kernels
     LEFT_PIXELS     the cases of `resizing` that it leaves to kernels
     SIZED_NUMBERS   case of `sized_numbers` -> how many nodes it runs, and how many it refuses for each reason
+    PLANTED         the cases of `planted`
+    DEVIATIONS      the backend's table of deviations
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support import unfortunate_sizes
 from tests.support.cases import (
     attention,
     biases,
@@ -32,6 +35,7 @@ from tests.support.cases import (
     inner_operators,
     joined_ranges,
     long_sums,
+    planted,
     resizing,
     sized_numbers,
     tested_values,
@@ -39,6 +43,7 @@ from tests.support.cases import (
     truths,
 )
 from tests.support.placing import few_rounds  # noqa: F401 - a fixture
+from tests.support.probes import PROBES, Probe, unprobed
 from tests.support.replays import MODELS, check_measured, check_preferred
 from tests.support.sampling import every, only
 from tests.support.whole_models import QUICK, check
@@ -51,6 +56,23 @@ _ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="of Linux: masks,
 def backend(request: pytest.FixtureRequest) -> str:
     """The backend of the test module."""
     return str(request.module.BACKEND)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize the tests whose cases depend on the backend of the module."""
+    test, module = metafunc.function, metafunc.module
+    if test is test_no_default_of_a_scheme_refuses:
+        metafunc.parametrize(("scheme", "name"), unfortunate_sizes.cases(module.BACKEND))
+    elif test is test_the_debugger_finds_a_changed_operator:
+        first, *others = module.PLANTED
+        cases = [first, *(pytest.param(*case, marks=pytest.mark.slow) for case in others)]
+        metafunc.parametrize(("where", "model", "fault"), cases)
+    elif test is test_the_library_alone_differs:
+        metafunc.parametrize("probe", _probes_of(module.BACKEND), ids=lambda probe: probe.operator)
+
+
+def _probes_of(backend: str) -> list[Probe]:
+    return [probe for probe in PROBES if probe.backend == backend]
 
 
 # -- results are those of eager
@@ -157,6 +179,26 @@ def test_numbers_as_booleans(dtype: torch.dtype, backend: str) -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_whole_models(name: str, tmp_path: Path, backend: str) -> None:
     check(name, backend, tmp_path, 2e-6)
+
+
+def test_no_default_of_a_scheme_refuses(scheme: str, name: str, backend: str) -> None:
+    unfortunate_sizes.check_defaults(backend, scheme, name)
+
+
+# -- faults and deviations are known
+
+
+def test_the_debugger_finds_a_changed_operator(where: str, model: str, fault: str) -> None:
+    planted.assert_found(where, model, fault)
+
+
+def test_the_library_alone_differs(probe: Probe) -> None:
+    assert probe.differs()
+
+
+def test_every_rewritten_row_has_a_probe(backend: str, request: pytest.FixtureRequest) -> None:
+    assert len(_probes_of(backend)) > 2
+    assert unprobed(backend, request.module.DEVIATIONS) == []
 
 
 # -- the library leaves the process, and the project's own tools, as they are

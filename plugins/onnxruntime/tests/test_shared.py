@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from delegate_onnxruntime.providers.deviations import DEVIATIONS
+from delegate_onnxruntime.providers.deviations import DEVIATIONS  # noqa: F401 - the shared tests read it
 
-from tests.support import unfortunate_sizes
 from tests.support.blocks import IMAGES, check_batches
 from tests.support.cases import equal_weights, long_sums, planted
 from tests.support.cases.casts import DTYPES, taken
-from tests.support.probes import PROBES, Probe, unprobed
 from tests.support.sampling import every
 from tests.support.shared_tests import *  # noqa: F403
 
@@ -31,7 +29,6 @@ STATIC = {
     "group norm",
 }  # fmt: skip
 PLANTED = planted.cases(BACKEND, 5)
-OWN_PROBES = [probe for probe in PROBES if probe.backend == BACKEND]
 
 
 @pytest.mark.parametrize("name", sorted(long_sums.DYNAMIC.keys() - STATIC))
@@ -54,25 +51,3 @@ def test_each_use_of_equal_weights_has_its_numbers(case: str) -> None:
 @pytest.mark.parametrize("name", IMAGES)
 def test_batches_of_any_size(name: str) -> None:
     check_batches(name, BACKEND, 1e-6)
-
-
-@pytest.mark.parametrize(("scheme", "name"), unfortunate_sizes.cases(BACKEND))
-def test_no_default_of_a_scheme_refuses(scheme: str, name: str) -> None:
-    unfortunate_sizes.check_defaults(BACKEND, scheme, name)
-
-
-@pytest.mark.parametrize(
-    ("where", "model", "fault"), [PLANTED[0], *(pytest.param(*c, marks=pytest.mark.slow) for c in PLANTED[1:])]
-)
-def test_the_debugger_finds_a_changed_operator(where: str, model: str, fault: str) -> None:
-    planted.assert_found(where, model, fault)
-
-
-@pytest.mark.parametrize("probe", OWN_PROBES, ids=lambda probe: probe.operator)
-def test_the_library_alone_differs(probe: Probe) -> None:
-    assert probe.differs()
-
-
-def test_every_rewritten_row_has_a_probe() -> None:
-    assert len(OWN_PROBES) > 2
-    assert unprobed(BACKEND, DEVIATIONS) == []
