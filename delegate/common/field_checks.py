@@ -11,7 +11,7 @@ import json
 import math
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -85,6 +85,19 @@ def plain_json(value: Any) -> Any:
         return [plain_json(item) for item in value]
     if is_dataclass(value):
         return {name: plain_json(getattr(value, name)) for name in value.__dataclass_fields__}
+    return value
+
+
+def round_measurements(value: Any) -> Any:
+    """Return measurements, in plain types and dataclasses, with floats of four digits: more are noise in a diff."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.4g}")
+    if isinstance(value, tuple):
+        return tuple(map(round_measurements, value))
+    if isinstance(value, Mapping):
+        return {key: round_measurements(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: round_measurements(getattr(value, field.name)) for field in fields(value)})
     return value
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from delegate.common.field_checks import amount, default, fault, mapping, require_format, text
+from delegate.common.field_checks import amount, default, fault, mapping, require_format, round_measurements, text
 from delegate.common.files import read_text, write_text
 from delegate.costs.kinds import FUNCTION, KINDS
 from delegate.errors import PartitionError, did_you_mean
@@ -88,7 +87,7 @@ class MachineProfile:
     def to_json(self) -> str:
         """Return the profile as JSON, with numbers of four digits."""
         data = {"format": FORMAT, "machine": self.machine, "places": {n: asdict(p) for n, p in self.places.items()}}
-        return json.dumps(_round(data), indent=1) + "\n"
+        return json.dumps(round_measurements(data), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, source: str, where: str = "") -> MachineProfile:
@@ -152,11 +151,3 @@ def _rate(data: Mapping[str, Any], subject: str) -> Rate:
         return rate
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the rate of {subject}: {fault(error)}") from error
-
-
-def _round(value: Any) -> Any:
-    if isinstance(value, float) and math.isfinite(value):
-        return float(f"{value:.4g}")
-    if isinstance(value, Mapping):
-        return {key: _round(item) for key, item in value.items()}
-    return value

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from delegate.common.field_checks import Amount, build
+from delegate.common.field_checks import Amount, build, round_measurements
 from delegate.common.text_table import Table
 
 UNITS = {"latency": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
 _EXACT_DB = 100.0
-_DIGITS = 4  # of measured numbers; more are noise, also in the diff of two lockfiles
 _SCALES = {"ms": 1e3, "MiB": 2.0**-20}
 
 
@@ -106,7 +105,7 @@ class Placement:
 
     def rounded(self) -> Placement:
         """Return the placement with measured numbers of four digits."""
-        rounded: Placement = _round_number(self)
+        rounded: Placement = round_measurements(self)
         return rounded
 
     def front(self) -> list[PlanCost]:
@@ -165,13 +164,3 @@ class Placement:
         if len(set(names)) < len(names):
             raise ValueError("two plans have the same name")
         return placement
-
-
-def _round_number(value: Any) -> Any:
-    if isinstance(value, float) and math.isfinite(value):
-        return float(f"{value:.{_DIGITS}g}")
-    if isinstance(value, tuple):
-        return tuple(map(_round_number, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _round_number(getattr(value, f.name)) for f in fields(value)})
-    return value
