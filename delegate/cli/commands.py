@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from delegate.cli import output
 from delegate.errors import ConfigError
-from delegate.plugins import InstalledPlugin, Plugin, import_plugin, read_blocked_names
+from delegate.plugins import InstalledPlugin, Plugin, import_claimed, read_blocked_names
 
 USAGE = 2  # the exit code of wrong usage
 
@@ -166,14 +166,12 @@ def build_plugin_command(name: str, claims: Sequence[Plugin]) -> Any:
     this package, with typer's annotations. `delegate --help` imports its module, so large libraries are imported inside
     of the function.
     """
-    state = CommandState.refused(claims, read_blocked_names())
-    if state is None:
-        with output.results_only():
-            function = import_plugin(CommandState, claims[0])
-        if not isinstance(function, CommandState) and callable(function):
-            return build_command(name, function, cls=PluginCommand)
-        problem = f"provides {type(function).__name__} at {claims[0].value}, not a function"
-        state = function if isinstance(function, CommandState) else CommandState.broken(claims[0], problem)
+    with output.results_only():
+        function = import_claimed(CommandState, claims, read_blocked_names())
+    if not isinstance(function, CommandState) and callable(function):
+        return build_command(name, function, cls=PluginCommand)
+    problem = f"provides {type(function).__name__} at {claims[0].value}, not a function"
+    state = function if isinstance(function, CommandState) else CommandState.broken(claims[0], problem)
 
     def fail() -> None:
         state.require_ok(ConfigError)

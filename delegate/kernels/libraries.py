@@ -19,7 +19,7 @@ from delegate.plugins import (
     InstalledPlugin,
     Plugin,
     PluginState,
-    import_plugin,
+    import_claimed,
     in_known_spelling,
     is_blocked,
     refusal,
@@ -49,9 +49,7 @@ class KernelLibrary(InstalledPlugin):
     def find(cls, claims: tuple[Plugin, ...], blocked: Collection[str]) -> KernelLibrary:
         """Import the library that these plugins of one name provide; its state and detail report problems."""
         name = claims[0].name
-        if refused := cls.refused(claims, () if name == PORTABLE else blocked):
-            return refused
-        table = import_plugin(cls, claims[0], KernelTable, name_of="library")
+        table = import_claimed(cls, claims, () if name == PORTABLE else blocked, KernelTable, name_of="library")
         if isinstance(table, KernelTable):
             return cls.of(claims[0], table=table)
         state: KernelLibrary = table

@@ -180,6 +180,13 @@ def import_plugin(kind: type[InstalledPlugin], plugin: Plugin, *provided: type, 
     return value
 
 
+def import_claimed(
+    kind: type[InstalledPlugin], claims: Sequence[Plugin], blocked: Collection[str], *provided: type, **options: Any
+) -> Any:
+    """Import as `import_plugin` what the plugins of one name provide, unless `kind.refused` refuses and returns it."""
+    return kind.refused(claims, blocked) or import_plugin(kind, claims[0], *provided, **options)
+
+
 class Discovered(NamedTuple):
     """The plugins of an entry-point group.
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from delegate.common.field_checks import expect, expect_texts, expect_version, is_texts
 from delegate.errors import ConfigError
-from delegate.plugins import API_VERSION, InstalledPlugin, Plugin, PluginState, import_plugin
+from delegate.plugins import API_VERSION, InstalledPlugin, Plugin, PluginState, import_claimed, import_plugin
 
 BUNDLE, CLUSTER = "bundle", "ray"  # what `delegate.Remote` and `delegate.Measured(cluster=...)` request
 # The packages that measure, and their installation in a checkout.
@@ -60,12 +60,10 @@ class MeasurementState(InstalledPlugin):
     @classmethod
     def find(cls, claims: tuple[Plugin, ...], blocked: Collection[str]) -> MeasurementState:
         """Import the info that these plugins of one name provide; the state reports problems."""
-        if refused := cls.refused(claims, blocked):
-            return refused
-        (plugin,) = claims
-        info = import_plugin(cls, plugin, MeasurementInfo)
+        info = import_claimed(cls, claims, blocked, MeasurementInfo)
         if isinstance(info, cls):
             return info
+        (plugin,) = claims
         if other := cls.other_version(plugin, info.api_version, info=info):
             return other
         for module in info.requires:

@@ -55,6 +55,14 @@ def test_a_right_program_has_no_faults(backends: list[str]) -> None:
     assert "no operator is wrong by itself" in str(diagnosis)
 
 
+def test_a_blocked_debugger_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = export_model()
+    program = delegate.to_backend(source, [])
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "debugger")
+    with pytest.raises(ConfigError, match="'debugger' is blocked by the environment variable DELEGATE_BLOCK_PLUGINS"):
+        program.debug(source)
+
+
 def test_a_program_debugs_itself_with_its_plan(tmp_path: Path) -> None:
     source = export_model()
     program = delegate.to_backend(source, "xnnpack")
