@@ -182,7 +182,12 @@ def evil(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         monkeypatch.setitem(probing.LIMITS, question, LIMIT)
     default_registry.cache_clear()
     Outcomes._RECORDED.clear()
+    end_idle_processes()  # of other tests
     yield site
+    end_idle_processes()
+
+
+def end_idle_processes() -> None:
     while compiler_process._IDLE:
         compiler_process._IDLE.pop().process.end()
 
