@@ -359,12 +359,10 @@ def test_the_code_of_the_readme_runs_when_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each block runs as it is; the second one in a process without torch, on the file that the first one wrote."""
-    ahead, deployed, compiled = blocks(README, "python")
+    ahead, deployed, _ = blocks(README, "python")  # plugins/torch-compile runs the third one
     monkeypatch.chdir(tmp_path)
     exec(ahead, {})
     assert "forward: 1 partition on xnnpack" in capsys.readouterr().out
     no_torch = f"import sys; sys.modules['torch'] = None\n{deployed}"
     done = subprocess.run([sys.executable, "-c", no_torch], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "(1, 10)\n"), done.stderr
-    exec(compiled, {})
-    assert capsys.readouterr().out == "torch.Size([2, 4])\n"

@@ -116,7 +116,7 @@ class Decomposer:
 
             @functools.cache  # once for all nodes, and only if one is traced: it takes as long as a trace
             def preserve() -> None:
-                composites = _find_preserved_composites(self.preserve_ops)
+                composites = find_preserved_composites(self.preserve_ops)
                 stack.enter_context(override_composites(composites))
 
             return [self._expand(node, preserve) for node in nodes]
@@ -203,7 +203,7 @@ def _own(value: Any) -> Any:
 
 
 @functools.cache
-def _find_preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+def find_preserved_composites(preserve_ops: frozenset[str]) -> dict[Any, Callable[..., Any]]:
     """Return the preserved composite operators, which torch would otherwise expand inside of others."""
     ops = (op for op in _torch_decompositions() if str(op) in preserve_ops)
     return {op: _preserve(op) for op in ops if is_composite(op)}
@@ -223,17 +223,6 @@ def _preserve(op: OpOverload[..., Any]) -> Callable[..., Any]:
         return NotImplemented
 
     return preserve_unless_it_writes
-
-
-def keep_composites() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which tracing preserves composite operators without side effects, as `torch.export` does."""
-    context: contextlib.AbstractContextManager[None] = override_composites(_find_preserved_composites(_all_operators()))
-    return context
-
-
-@functools.cache
-def _all_operators() -> frozenset[str]:
-    return frozenset(map(str, _torch_decompositions()))
 
 
 def trace_key(node: Node) -> Any:

@@ -19,8 +19,6 @@ from torch._decomp import (
 from torch._dispatch.python import enable_python_dispatcher  # composites in Python, which fix no symbolic sizes
 from torch._dynamo.source import ConstantSource  # the root of a derived dimension of an export
 from torch._export.converter import TS2EPConverter  # TorchScript; torch.jit itself is deprecated
-from torch._export.verifier import SpecViolationError  # what ExportedProgram raises for a wrong graph
-from torch._guards import TracingContext, tracing  # the state of torch.compile while it calls a backend
 from torch._higher_order_ops import effects  # operators with tokens
 from torch._higher_order_ops.auto_functionalize import auto_functionalized, can_auto_functionalize
 from torch._higher_order_ops.flex_attention import math_attention  # the formula of flex_attention
@@ -35,7 +33,6 @@ from torch.fx import Node
 from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.utils import _pytree as pytree  # the class of an export's call_spec; torch.utils.pytree in later versions
 from torch.utils._mode_utils import no_dispatch  # a fake tensor is unpickled without its mode
-from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy import functions as sympy_functions  # the operators in expressions of symbolic sizes
 from torch.utils._sympy.interp import sympy_interp
@@ -45,17 +42,16 @@ from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy  # the clas
 __all__ = [
     "COMPOSITE", "ELEMENTWISE_TYPE_PROMOTION_KIND", "ConstantSource", "FakeTensor", "FakeTensorMode",
     "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "PythonReferenceAnalysis", "ShapeEnvGuardError",
-    "SpecViolationError", "TS2EPConverter", "TracingContext", "ValueRanges", "auto_functionalized", "bound_sympy",
-    "can_auto_functionalize", "decomposition_table", "disable_current_modes", "elementwise_dtypes",
+    "TS2EPConverter", "ValueRanges", "auto_functionalized", "bound_sympy",
+    "can_auto_functionalize", "decomposition_table", "elementwise_dtypes",
     "enable_python_dispatcher", "export_trace", "is_traceable_wrapper_subclass", "math_attention", "no_dispatch",
-    "override_composites", "pytree", "reorder_kwargs", "sympy_functions", "sympy_interp", "tracing",
+    "override_composites", "pytree", "reorder_kwargs", "sympy_functions", "sympy_interp",
 ]  # fmt: skip
 
 # An operator with a kernel of this key is a composite of others.
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # A comparison of a dynamic size in a region or a support check; torch has public names for data-dependent sizes alone.
 ShapeEnvGuardError = symbolic_shapes._ShapeEnvGuardError
-SET_GRAD_ENABLED = torch._C._set_grad_enabled  # as graphs of torch.compile call it
 
 
 def schema_of(op: Any) -> Any:
@@ -113,11 +109,6 @@ def storage_identity(value: torch.Tensor) -> int:
 def guards_code(ep: ExportedProgram) -> list[str]:
     """Return the conditions on inputs that an export assumes, as Python code."""
     return list(ep._guards_code)
-
-
-def drop_guards(ep: ExportedProgram) -> None:
-    """Remove these conditions."""
-    ep._guards_code = []
 
 
 def rename_uniquely(node: Node) -> None:
@@ -207,14 +198,6 @@ def first_auto_functionalized() -> contextlib.AbstractContextManager[Any]:
         enable_auto_functionalized_v2_for_export=False
     )
     return context
-
-
-def aot_autograd(**options: Any) -> Callable[..., Any]:
-    """Return a backend of torch.compile on ATen graphs, as torch's page on custom backends has it."""
-    from torch._dynamo.backends import common  # only programs that use torch.compile pay for this import
-
-    compiler: Callable[..., Any] = common.aot_autograd(**options)
-    return compiler
 
 
 def onnx_exporter_parts() -> Iterable[Any]:

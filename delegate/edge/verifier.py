@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 
-from delegate.edge.build import fake_mode
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.graphs import ASSERTIONS, graph_modules
 from delegate.edge.node import describe, dtype_of, op_name, overload, tensors, writes_in_place
@@ -25,8 +21,6 @@ from delegate.errors import DialectError
 _NUMBERS = frozenset(
     {"_operator", "math", "torch", "torch.fx.experimental.symbolic_shapes", "torch.utils._sympy.functions"}
 )
-# Torch's messages if it has no formula: for its own operators, for custom ones in Python, for custom ones in C++.
-_NO_FORMULA = ("derivative for", "no autograd formula", "autograd kernel was not registered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,48 +30,6 @@ class DialectRule:
     text: str
     remedy: str
     holds: Callable[[Node], bool]
-
-
-def differentiable(node: Node) -> bool:
-    """Return true if gradients pass a node, from all its float results to all its float arguments.
-
-    An operator whose results need no gradients by nature, such as a comparison, is differentiable, and so is anything
-    but an operator.
-    """
-    taken = [t for source in node.all_input_nodes for t in tensors(source) if t.is_floating_point() or t.is_complex()]
-    if not isinstance(node.target, OpOverload) or not taken:
-        return True
-    mode: Any = fake_mode(node.all_input_nodes) or contextlib.nullcontext()
-    try:
-        with mode, warnings.catch_warnings():
-            warnings.simplefilter("error")
-            _differentiate(node.target, node)
-    except Exception as error:  # torch has many words for what it cannot do with values that have no data
-        return not is_without_formula(error)
-    return True
-
-
-def is_without_formula(error: BaseException) -> bool:
-    """Return true for torch's error that it cannot differentiate an operator."""
-    return any(words in str(error) for words in _NO_FORMULA)
-
-
-def _differentiate(function: Callable[..., Any], node: Node) -> None:
-    leaves: dict[Node, Any] = {source: _leaf(source.meta[META_VALUE]) for source in node.all_input_nodes}
-    sources = [v for v in leaves.values() if isinstance(v, torch.Tensor) and v.requires_grad]
-    with torch.enable_grad():
-        copies = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in leaves.items()}  # it may write to them
-        outputs = function(*map_arg(node.args, copies.__getitem__), **map_arg(node.kwargs, copies.__getitem__))
-        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
-        results = [r for r in outputs if isinstance(r, torch.Tensor) and r.requires_grad]
-        if results and sources:
-            torch.autograd.grad(results, sources, [torch.ones_like(r) for r in results], allow_unused=True)
-
-
-def _leaf(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
-        return value.detach().requires_grad_()
-    return value
 
 
 def _known_target(node: Node) -> bool:
@@ -103,7 +55,7 @@ _EXPORT_AGAIN = "export the model again with this version of torch"
 _NO_CALL = (
     "replace it in the model; auto_functionalized_v2 comes from run_decompositions(): do not call it before delegate"
 )
-_ATEN = (
+ATEN_RULES = (
     DialectRule(
         "nodes must be placeholders, operator calls, bodies of control flow or the output",
         _EXPORT_AGAIN,
@@ -118,7 +70,7 @@ _ATEN = (
     ),
 )
 _EDGE = (
-    *_ATEN,
+    *ATEN_RULES,
     DialectRule(
         "operators must not write to their inputs",
         "register a form of the custom operator that returns the new value",
@@ -179,20 +131,12 @@ def is_core(op: OpOverload) -> bool:
     return torch.Tag.core in op.tags
 
 
-_DIFFERENTIABLE = DialectRule(
-    "every operator must have a gradient",
-    "register a formula (torch.library.register_autograd), or call it on x.detach()",
-    differentiable,
-)
 _PRIMS = (
     DialectRule(
         "operands of a Prim must have one shape, or be numbers", "broadcast them with prims.broadcast_in_dim", one_shape
     ),
     DialectRule("operands of a Prim must have one dtype", "convert them with prims.convert_element_type", one_dtype),
 )
-AUTOGRAD_SAFE = Dialect("autograd-safe ATen", (*_ATEN, _DIFFERENTIABLE))
-
-
 # Besides Prims: operators of ATen that torch does not decompose to Prims, and views that would depend on strides.
 PRIMS = Dialect("Prims", (*_EDGE, *_PRIMS), is_prim)
 

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "report.md": "tests/devtools/page/test_docs.py",
     "serve.md": "plugins/serve/tests/test_docs.py",
     "serve-shared-memory.md": "plugins/serve/tests/test_docs.py",
-    "torch-compile.md": "tests/dynamo/test_docs.py",
+    "torch-compile.md": "plugins/torch-compile/tests/test_docs.py",
 }
 _EXTRAS = re.compile(r"pip install [^\n]*?([\w./-]*(?:\.|delegate|plugins/\w+))\[([\w,-]+)\]")
 

@@ -189,19 +189,3 @@ def test_prints_of_values_are_refused_by_name(place):
     exported = torch.export.export(placed(place, prints_values), (REGULAR,))
     with pytest.raises(ExportError, match=r"the operator print has side effects .*functions\.py:\d+, in forward"):
         delegate.to_backend(exported, ())
-
-
-@pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.parametrize("place", [alone, beside_cond, in_map], ids=lambda place: place.__name__)
-def test_torch_compile_has_no_tokens(place, requires_grad, recwarn):
-    torch._dynamo.reset()
-    x = REGULAR.clone().requires_grad_(requires_grad)
-    function = torch.compile(placed(place, FACTORIZATIONS["solve"]), backend="delegate")
-    result = function(x)
-    assert_same(result.detach(), placed(place, FACTORIZATIONS["solve"])(x).detach(), 1e-4)
-    if requires_grad:
-        result.sum().backward()
-        other = REGULAR.clone().requires_grad_()
-        placed(place, FACTORIZATIONS["solve"])(other).sum().backward()
-        assert_same(x.grad, other.grad, 1e-3)
-    assert not [w for w in recwarn if "cannot be lowered" in str(w.message)]

@@ -161,13 +161,3 @@ def test_attributes_are_states_beside_control_flow():
     program, model = delegate.to_backend(exported, ()), Counter()
     for factor in (1, 2, -3):
         assert_same(program(x * factor), model(x * factor))
-
-
-@pytest.mark.parametrize("norm", ["instance_norm", "batch_norm"])
-def test_torch_compile(norm):
-    torch._dynamo.reset()
-    model, other = Statistics(norm, "buffers"), Statistics(norm, "buffers")
-    with torch.no_grad():
-        check(torch.compile(model, backend="delegate"), other)
-    assert_same(model.mean, other.mean)
-    assert_same(model.var, other.var)

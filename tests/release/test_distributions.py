@@ -35,6 +35,7 @@ PACKAGES = {
     "delegate_ray": Path("plugins/ray"),
     "delegate_remote": Path("plugins/remote"),
     "delegate_serve": Path("plugins/serve"),
+    "delegate_torch_compile": Path("plugins/torch-compile"),
 }
 
 

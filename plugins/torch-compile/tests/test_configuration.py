@@ -15,9 +15,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from delegate.testing import assert_same
-from tests.dynamo.compiling import Lowered, compiled
 from tests.support import zoo
 from tests.support.quantized import sqnr
+
+from .compiling import Lowered, compiled
 
 T = torch.Tensor
 

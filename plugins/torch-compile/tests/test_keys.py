@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo
+from delegate_torch_compile import backend
 from pydantic import BaseModel
 from torch import nn
 
 from delegate.compiled import CompiledProgram
 from delegate.config import Config
-from delegate.dynamo import backend
-from tests.dynamo.compiling import compiled
 from tests.support import zoo
 from tests.support.sampling import every
+
+from .compiling import compiled
 
 
 class Net(nn.Module):

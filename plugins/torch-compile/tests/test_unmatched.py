@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from delegate.testing import assert_same
-from tests.dynamo.compiling import Lowered, compiled
+
+from .compiling import Lowered, compiled
 
 
 class Whole(nn.Module):

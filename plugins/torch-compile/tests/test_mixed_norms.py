@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from delegate.testing import assert_same
-from tests.dynamo.compiling import Lowered, compiled
 from tests.support.sampling import every
+
+from .compiling import Lowered, compiled
 
 T = torch.Tensor
 

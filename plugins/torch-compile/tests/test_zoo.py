@@ -7,9 +7,10 @@ import torch
 import torch.utils._pytree as pytree
 
 from delegate.testing import assert_same
-from tests.dynamo.compiling import Lowered, compiled
 from tests.support import zoo
 from tests.support.sampling import only
+
+from .compiling import Lowered, compiled
 
 # Beside the networks of the benchmark, others of torchvision.
 MORE = (

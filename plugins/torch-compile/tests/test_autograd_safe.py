@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from delegate_torch_compile.autograd import AUTOGRAD_SAFE
 from torch.export import export
 
-from delegate.edge.verifier import AUTOGRAD_SAFE
 from delegate.errors import DialectError
 from tests.support.functions import Function
 

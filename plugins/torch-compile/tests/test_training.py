@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from delegate_torch_compile.autograd import AUTOGRAD_SAFE, autograd_safe
 from torch import nn
 
-from delegate.dynamo.programs import autograd_safe
-from delegate.edge.verifier import AUTOGRAD_SAFE
 from delegate.testing import assert_same
-from tests.dynamo.compiling import Lowered, compiled
 from tests.support.sampling import every
+
+from .compiling import Lowered, compiled
 
 T = torch.Tensor
 F = nn.functional
@@ -156,7 +156,7 @@ def learned(net: nn.Module, forward: Callable[[T], T], images: T, labels: T) -> 
 def test_the_digits_network_learns_as_in_eager(monkeypatch: pytest.MonkeyPatch, lowered: Lowered) -> None:
     from pathlib import Path
 
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "digits"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples" / "digits"))
     from model import DigitsNet, digits
 
     images, held_out, labels, held_out_labels = map(torch.from_numpy, digits())

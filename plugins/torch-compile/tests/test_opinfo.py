@@ -14,9 +14,10 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from delegate.testing import assert_same
-from tests.dynamo.compiling import Lowered, compiled
 from tests.support.opinfo import database
 from tests.support.sampling import every
+
+from .compiling import Lowered, compiled
 
 SOME = [
     "addmm", "amax", "atan2", "bmm", "cat", "clamp", "cumsum", "diagonal", "expand", "fft.rfft", "gather", "index_put",

@@ -15,26 +15,23 @@ from torch.fx import GraphModule, Node
 from delegate.common.user_warnings import warn_user
 from delegate.compile import to_backend
 from delegate.config import Config, load_config
-from delegate.dynamo.calls import LoweredGraph, Run
-from delegate.dynamo.programs import insert_known, require_autograd_safe, results_of, to_exported_program
-from delegate.dynamo.unmatched import Patterns, patterns_of
-from delegate.edge.decompose import keep_composites
 from delegate.edge.graphs import graph_modules
 from delegate.edge.node import SYMBOLIC
-from delegate.edge.torch_private import (
+from delegate.edge.torch_private import WITHOUT_TOKENS, FakeTensor, OpOverload
+from delegate.errors import ConfigError, DialectError, ExportError, LoweringError, did_you_mean
+from delegate.kernels.libraries import KernelRequest
+from delegate.selection import ConfigSource, Request
+from delegate_torch_compile.autograd import is_without_formula, keep_composites, require_autograd_safe
+from delegate_torch_compile.calls import LoweredGraph, Run
+from delegate_torch_compile.programs import insert_known, results_of, to_exported_program
+from delegate_torch_compile.torch_private import (
     SET_GRAD_ENABLED,
-    WITHOUT_TOKENS,
-    FakeTensor,
-    OpOverload,
     TracingContext,
     aot_autograd,
     disable_current_modes,
     tracing,
 )
-from delegate.edge.verifier import is_without_formula
-from delegate.errors import ConfigError, DialectError, ExportError, LoweringError, did_you_mean
-from delegate.kernels.libraries import KernelRequest
-from delegate.selection import ConfigSource, Request
+from delegate_torch_compile.unmatched import Patterns, patterns_of
 
 TORCH = "aten"  # torch's own kernels; torch is always installed here
 

@@ -9,9 +9,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from delegate.testing import assert_same
-from tests.dynamo.compiling import Lowered, compiled
-from tests.support.cases.transforms import CASES, energy
 from tests.support.sampling import every
+
+from .compiling import Lowered, compiled
+from .transforms import CASES, energy
 
 _FROM_TORCH_ITSELF = (
     "`torch.jit.script` is deprecated",

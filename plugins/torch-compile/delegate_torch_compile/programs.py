@@ -1,11 +1,7 @@
-"""Conversion of captured graphs: to an ExportedProgram, and to ATen as autograd gets it.
-
-A graph that is to be differentiated must be autograd-safe ATen.
-"""
+"""Conversion of captured graphs to exported programs."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,25 +17,13 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.fx import Graph, GraphModule, Interpreter, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.traceback import preserve_node_meta
+from torch.fx import Graph, GraphModule, Node
 
-from delegate.edge.node import SYMBOLIC
 from delegate.edge.program import META_VALUE
-from delegate.edge.torch_private import (
-    FakeTensorMode,
-    HigherOrderOperator,
-    OpOverload,
-    SpecViolationError,
-    disable_current_modes,
-    drop_guards,
-    pytree,
-    tracing,
-)
-from delegate.edge.verifier import AUTOGRAD_SAFE
+from delegate.edge.torch_private import pytree
 from delegate.errors import ExportError
 from delegate.plugins import one_line
+from delegate_torch_compile.torch_private import SpecViolationError, drop_guards
 
 
 def to_exported_program(
@@ -135,39 +119,3 @@ def _ranges(inputs: Sequence[Node]) -> dict[Any, Any]:
                 known = size.node.shape_env.var_to_range
                 ranges.update((symbol, known[symbol]) for symbol in size.node.expr.free_symbols if symbol in known)
     return ranges
-
-
-logger = logging.getLogger(__name__)
-
-
-def require_autograd_safe(module: GraphModule, inputs: Sequence[Any]) -> None:
-    """Check that every operator of a graph passes gradients on, even operators that need none.
-
-    Raises:
-        DialectError: an operator does not; the error names its node.
-    """
-    try:
-        traced = autograd_safe(module, inputs)
-    except Exception as error:  # AOTAutograd's own error remains
-        logger.info("a graph to differentiate cannot be traced: %s", error)
-        return
-    AUTOGRAD_SAFE.check(traced)
-
-
-def autograd_safe(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
-    """Trace a captured graph to ATen as autograd gets it, with composite operators and the sizes of its inputs."""
-    mode = FakeTensorMode()
-    fakes = [mode.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) else _number(x) for x in inputs]
-    with tracing(None), disable_current_modes(), preserve_node_meta(), mode:
-        traced = make_fx(Interpreter(module).run, pre_dispatch=True, tracing_mode="real")(*fakes)
-    for node in reversed(traced.graph.nodes):
-        operator = isinstance(node.target, OpOverload | HigherOrderOperator)
-        if node.op == "call_function" and not operator and not node.users:  # e.g. torch._C._set_grad_enabled
-            traced.graph.erase_node(node)
-    for node, value in zip(traced.graph.find_nodes(op="placeholder"), fakes, strict=True):
-        node.meta.setdefault(META_VALUE, value)  # torch sets none for numbers
-    return traced
-
-
-def _number(value: Any) -> Any:
-    return value.node.hint if isinstance(value, SYMBOLIC) else value

@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from delegate.testing import assert_same
-from tests.dynamo.compiling import Lowered, compiled
 from tests.support.sampling import every
+
+from .compiling import Lowered, compiled
 
 F = nn.functional
 T = torch.Tensor

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from delegate_torch_compile.backend import compile_graph
 
 from delegate.compiled import CompiledProgram
-from delegate.dynamo.backend import compile_graph
 from tests.support.lowering import answers
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch._dynamo
+from delegate_torch_compile import backend
 
-from delegate.dynamo import backend
-from tests.dynamo.compiling import Lowered
+from .compiling import Lowered
 
 
 @pytest.fixture(autouse=True)
