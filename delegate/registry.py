@@ -18,6 +18,7 @@ from delegate.plugins import (
     MEASUREMENTS,
     OWN,
     PORTABLE,
+    InstalledPlugin,
     PluginState,
     UnusablePlugin,
     backend_of,
@@ -31,7 +32,6 @@ from delegate.plugins import (
 if TYPE_CHECKING:
     from delegate.backend.aot import Backend
     from delegate.kernels.libraries import InstalledKernels
-    from delegate.plugins.measurements import MeasurementState
     from delegate.runtime.backend import BackendRuntime
 
 _ERRORS: dict[PluginState, type[BackendError]] = {
@@ -255,12 +255,10 @@ class Registry:
         return InstalledKernels(discover(KERNELS, self._installed), self._blocked, self.warn)
 
     @functools.cached_property
-    def measurements(self) -> tuple[MeasurementState, ...]:
-        """The packages that measure on other machines, in the order of their names."""
-        from delegate.plugins.measurements import MeasurementState
-
+    def measurements(self) -> tuple[InstalledPlugin, ...]:
+        """The packages that measure on other machines, in the order of their names; none is imported."""
         claims = discover(MEASUREMENTS, self._installed).claims.values()
-        return tuple(MeasurementState.find(claims_of_name, self._blocked) for claims_of_name in claims)
+        return tuple(InstalledPlugin.refused(own, self._blocked) or InstalledPlugin.of(own[0]) for own in claims)
 
 
 @functools.cache

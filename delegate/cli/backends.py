@@ -26,7 +26,6 @@ from delegate.cli.options import backend_names
 from delegate.errors import BackendError, DelegateError
 from delegate.kernels.libraries import KernelLibrary
 from delegate.plugins import InstalledPlugin, PluginState
-from delegate.plugins.measurements import MeasurementState
 from delegate.registry import Registry
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def backends(
                 "backends": [_data(s) for s in registry.states()],
                 "refused": [_data(s) for s in registry.refused()],
                 "kernel_libraries": [_library_data(lib) for lib in registry.kernels.libraries],
-                "measurements": [_plugin_data(s, **_info_data(s)) for s in registry.measurements],
+                "measurements": [_plugin_data(s) for s in registry.measurements],
             }
         )
     else:
@@ -88,11 +87,10 @@ def _list(registry: Registry) -> None:
     _list_measurements(registry.measurements)
 
 
-def _list_measurements(states: Sequence[MeasurementState]) -> None:
-    rows = [(s.name, str(s.state), _owner(s), s.info.description if s.info else "") for s in states]
-    if rows:
+def _list_measurements(states: Sequence[InstalledPlugin]) -> None:
+    if states:
         output.print_line()
-        output.table(("remote measurement", "state", "from", "measures"), rows)
+        output.table(("remote measurement", "state", "from"), [(s.name, str(s.state), _owner(s)) for s in states])
     for s in states:
         if s.detail:
             output.show(f"{s.detail}; remedy: {s.remedy}")
@@ -138,7 +136,8 @@ def _data(state: BackendState) -> dict[str, Any]:
     return _plugin_data(
         state,
         stands_for=state.stands_for,
-        **_info_data(state),
+        description=state.info.description if state.info else "",
+        api_version=list(state.info.api_version) if state.info else None,
         licence=state.info.licence if state.info else "",
         versions=dict(versions),
         devices=list(state.availability.devices) if state.availability else [],
@@ -147,11 +146,6 @@ def _data(state: BackendState) -> dict[str, Any]:
 
 def _library_data(library: KernelLibrary) -> dict[str, Any]:
     return _plugin_data(library, kernels=sum(1 for _ in library.table or ()), overrides=list(library.overrides))
-
-
-def _info_data(state: BackendState | MeasurementState) -> dict[str, Any]:
-    info = state.info
-    return {"description": info.description if info else "", "api_version": list(info.api_version) if info else None}
 
 
 def _plugin_data(plugin: InstalledPlugin, **fields: Any) -> dict[str, Any]:
@@ -164,7 +158,7 @@ def _name(state: BackendState) -> str:
     return f"{state.name} (here: {state.stands_for})" if state.stands_for else state.name
 
 
-def _owner(state: BackendState | MeasurementState) -> str:
+def _owner(state: InstalledPlugin) -> str:
     return f"{state.owner} {state.version}".strip()
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -55,8 +56,7 @@ from delegate.placement.runtime.trials import (
 )
 from delegate.placement.schemes import SchemePlanner
 from delegate.placement.strategy import MEASURED, Objective, PathLike, Placed, Progress
-from delegate.plugins import PORTABLE
-from delegate.plugins.measurements import BUNDLE, CLUSTER, load_part
+from delegate.plugins import MEASUREMENTS, PORTABLE, load_extension
 from delegate.processes.limits import UNNAMED_LIMIT
 from delegate.registry import default_registry
 from delegate.selection import Selection, cache_folder_of, kernel_names
@@ -141,7 +141,7 @@ class Measured(_MeasuredStrategy):
     def prepare(self, settings: PlacementSection) -> None:
         self._change_settings(settings, self.budget, self.objective)
         if self.cluster is not None:
-            open_cluster: OpenCluster = load_part(default_registry().measurements, CLUSTER)
+            open_cluster: OpenCluster = _load("ray", "delegate-ray", "pip install './plugins/ray[ray]'")
             self._cluster, self.is_cacheable = open_cluster(self.cluster), False
 
 
@@ -175,8 +175,14 @@ class Remote(_MeasuredStrategy):
         paths = [self.costs] if isinstance(self.costs, str | os.PathLike) else list(self.costs or ())
         if self.bundle is None and not paths:
             raise ConfigError("Remote has neither a bundle nor costs", remedy="give one", where="placement")
-        open_placement: OpenRemotePlacement = load_part(default_registry().measurements, BUNDLE)
+        open_placement: OpenRemotePlacement = _load("bundle", "delegate-remote", "pip install ./plugins/remote")
         self._remote, self._profile, self.is_cacheable = open_placement(self.bundle, paths), read_shipped(), False
+
+
+def _load(name: str, package: str, install: str) -> Any:
+    """Import a way to measure elsewhere from its package; raises ConfigError."""
+    absence = f"measuring by {name!r} needs the package {package}, which is not installed"
+    return load_extension(MEASUREMENTS, name, absence, install)
 
 
 @dataclass(slots=True)

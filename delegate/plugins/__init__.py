@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from delegate.common.interrupts import interruptible
-from delegate.errors import DelegateError
+from delegate.errors import ConfigError, DelegateError
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -185,6 +185,27 @@ def import_claimed(
 ) -> Any:
     """Import as `import_plugin` what the plugins of one name provide, unless `kind.refused` refuses and returns it."""
     return kind.refused(claims, blocked) or import_plugin(kind, claims[0], *provided, **options)
+
+
+def load_extension(group: str, name: str, absence: str, install: str) -> Any:
+    """Import what the plugin of a name provides, which is in a package of its own.
+
+    Args:
+        group: the entry-point group.
+        name: the entry point's name.
+        absence: the message if no installed package has it.
+        install: the command that installs this package.
+
+    Raises:
+        ConfigError: it is not installed, it is blocked, or it cannot be imported.
+    """
+    claims = discover(group).claims.get(name)
+    if claims is None:
+        raise ConfigError(absence, remedy=install)
+    provided = import_claimed(InstalledPlugin, claims, read_blocked_names())
+    if isinstance(provided, InstalledPlugin):
+        provided.require_ok(ConfigError)
+    return provided
 
 
 class Discovered(NamedTuple):

@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 import delegate
 from delegate.cli.app import app
 from delegate.errors import DelegateError
-from delegate.plugins.measurements import BUNDLE
 from delegate.program import file
 from delegate.registry import default_registry
 from tests.support.plugins import HALVES, RUNTIME, Site, installed
@@ -153,7 +152,7 @@ def exported() -> torch.export.ExportedProgram:
 
 
 def has_bundles() -> bool:
-    return any(state.name == BUNDLE for state in default_registry().measurements)
+    return any(state.name == "bundle" for state in default_registry().measurements)
 
 
 def require_installed(command: str) -> None:

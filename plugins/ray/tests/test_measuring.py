@@ -15,8 +15,6 @@ import delegate
 from delegate.errors import ConfigError
 from delegate.placement.runtime.elimination import fixed_rounds, measure_rounds
 from delegate.placement.runtime.trials import Trial
-from delegate.plugins import PluginState
-from delegate.registry import default_registry
 from delegate.testing import assert_same
 from tests.support.placing import Block, killed_midway
 
@@ -112,7 +110,6 @@ def test_there_is_no_cluster(exported: ExportedProgram) -> None:
 @pytest.mark.usefixtures("site")  # a new registry
 def test_ray_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    states = {s.name: (s.state, s.owner) for s in default_registry().measurements}
-    assert states["ray"] == (PluginState.UNAVAILABLE, "delegate-ray")
-    with pytest.raises(ConfigError, match=r"'ray' needs ray, which is not installed: pip install 'ray>=2.50'"):
+    monkeypatch.delitem(sys.modules, "delegate_ray.runtime.measuring", raising=False)
+    with pytest.raises(ConfigError, match=r"needs ray, which is not installed: pip install 'ray\[data\]>=2.50'"):
         delegate.to_backend("absent.pt2", "xnnpack", placement=delegate.Measured(cluster="auto"))
