@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -22,6 +23,7 @@ from delegate.errors import DelegateError, PartitionError
 PathLike = str | os.PathLike[str]
 
 _TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
+_STALE = 24 * 3600  # seconds without a write, after which a temporary file belongs to no process
 _MOST_BYTES = 2**26  # of a text file
 _NAME = r"""[^/\\\s"'<>|:,;()\[\]]+"""  # of a folder or file
 _PATHS = re.compile(  # a quoted one, which may have spaces; or another of two names or more, unlike a division
@@ -88,16 +90,18 @@ def replacing(target: str) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written.
     """
+    import secrets  # not needed for reading
+
     directory = os.path.dirname(target)
     _remove_stale(directory)
-    temporary, opened = _new_temporary(directory)
+    temporary = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
     try:
-        with opened as file:
+        with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
             with contextlib.suppress(OSError):  # keep the access rights of the old file
-                os.chmod(_by_descriptor(file, temporary), stat.S_IMODE(os.stat(target).st_mode))
+                os.chmod(file.fileno() if os.chmod in os.supports_fd else temporary, os.stat(target).st_mode & 0o7777)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -159,51 +163,14 @@ def _is_named(path: PathLike) -> bool:
     return os.path.exists(target) and not target.startswith("/dev/")
 
 
-def _new_temporary(directory: str) -> tuple[str, BinaryIO]:
-    """Return a new file that is locked while it is open, so that other processes do not remove it as stale."""
-    import secrets  # not needed for reading
-
-    while True:
-        path = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
-        file = open(path, "xb")  # noqa: SIM115 - the caller closes it
-        if _lock(file) is not False and os.path.exists(path):  # else another process just removed it as stale
-            return path, file
-        file.close()
-
-
 def _remove_stale(directory: str) -> None:
-    """Remove temporary files of processes that were killed. Nobody has locked these files."""
+    """Remove temporary files of processes that were killed while they saved, long ago."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            if _TEMPORARY.fullmatch(entry.name):
-                with contextlib.suppress(OSError), open(entry.path, "rb", opener=_without_waiting) as file:
-                    if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and _lock(file):
+            if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    if entry.stat().st_mtime < time.time() - _STALE:
                         os.unlink(entry.path)
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file of unknown origin without following links or waiting for the writer of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
-
-
-def _by_descriptor(file: BinaryIO, path: str) -> int | str:
-    """Return the descriptor of a file if the system supports it, since the path may name another file by now."""
-    return file.fileno() if os.chmod in os.supports_fd else path
-
-
-def _lock(file: BinaryIO) -> bool | None:
-    """Lock a file, and return False if another process holds the lock, or None if the system has no such locks."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # of a file system without them
-        return None
-    return True
 
 
 def _flush_directory(directory: Path) -> None:

@@ -22,7 +22,6 @@ from delegate.program.instructions import block_bases
 from delegate.program.lifetimes import Lifetime, Lifetimes
 from delegate.program.model import (
     Arg,
-    Block,
     Instruction,
     KernelCall,
     MethodDefinition,
@@ -233,59 +232,3 @@ def plan_at_bounds(program: Program, method: MethodDefinition, kernels: Kernels)
 def _example(symbol: Symbol) -> int:
     """Return the largest number that a symbol may have, or a small one without a maximum."""
     return max(symbol.minimum, 2) if symbol.maximum is None else symbol.maximum
-
-
-def views_hold(program: Program, method: MethodDefinition, kernels: Kernels, symbols: Mapping[int, Number]) -> bool:
-    """Return True if all planned views of a method are views at these sizes.
-
-    Raises:
-        InputError: a view has another shape than in the program: the sizes break an assumption of the model.
-    """
-    return _Views(program, method, kernels, symbols).hold(method.instructions)
-
-
-class _Views:
-    """Computes the views of a method on arrays without memory."""
-
-    def __init__(
-        self, program: Program, method: MethodDefinition, kernels: Kernels, symbols: Mapping[int, Number]
-    ) -> None:
-        self._program, self._method, self._kernels, self._symbols = program, method, kernels, symbols
-        self._views: dict[int, Array] = {}
-
-    def hold(self, calls: Iterable[Instruction]) -> bool:
-        """Return True if these instructions give the planned views."""
-        return all(self._holds(call) for call in calls)
-
-    def _holds(self, call: Instruction) -> bool:
-        if isinstance(call, StructuredCall):
-            return all(self._block_holds(call, block) for block in call.blocks)
-        return not isinstance(call, KernelCall) or not self._is_alias(call.outputs) or self._call_holds(call)
-
-    def _is_alias(self, values: Iterable[int]) -> bool:
-        return any(self._method.values[i].storage.kind is StorageKind.ALIAS for i in values)
-
-    def _block_holds(self, call: StructuredCall, block: Block) -> bool:
-        for index, base in block_bases(call, block):
-            if self._is_alias((index,)):
-                self._views[index] = self._array(base)
-        return self.hold(block.instructions)
-
-    def _call_holds(self, call: KernelCall) -> bool:
-        base = base_of(self._method, call)
-        args = [self._array(base), *(concrete(a, self._symbols) for a in call.args[1:])]
-        views = call_view(self._kernels.of(self._program, self._method, call), args, self._method, call)
-        if views is None:
-            return False
-        for output, view in zip(call.outputs, views, strict=True):
-            check_view(view, self._shadow(output), place(self._method, call))
-            self._views[output] = view
-        return True
-
-    def _array(self, index: int) -> Array:
-        view = self._views.get(index)
-        return self._shadow(index) if view is None else view
-
-    def _shadow(self, index: int) -> Array:
-        value = self._method.values[index]
-        return shadow([evaluate(d, self._symbols) for d in value.shape], value.dtype.numpy)

@@ -231,9 +231,7 @@ class _Decoder:
 
     def _input(self, item: Any, reader: _ArgReader) -> Input:
         (literal,) = self._args(item.Literal(), reader)
-        if literal is not None and not isinstance(literal, int | float | str):
-            raise ValueError(f"{literal} is not a valid literal of an input")
-        return Input(self._name(item.Name()), item.Value(), literal)
+        return Input(self._name(item.Name()), item.Value(), cast("int | float | str | None", literal))  # as well
 
     def _values(self, item: Any, exprs: tuple[Expr, ...]) -> tuple[Value, ...]:
         sizes = iter(self._numbers(item, "Sizes"))
@@ -291,17 +289,11 @@ class _Decoder:
         if depth == 0:
             raise ValueError("a tree is nested too deeply")
         (item,) = _take(1, nodes)
-        keys = tuple(map(_key, self._args(item.Keys(), reader)))
+        keys = cast("tuple[str | int, ...]", self._args(item.Keys(), reader))  # the verifier checks them
         children = []
         for _ in range(item.Children()):
             children.append(self._subtree(nodes, reader, depth - 1))  # noqa: PERF401 - stops at the first that is absent
         return Tree(_TREE_KINDS[item.Kind()], keys, tuple(children), self._name(item.Type()))
-
-
-def _key(arg: Arg) -> str | int:
-    if not isinstance(arg, str | int):
-        raise ValueError(f"{arg} is not a valid key of a tree")
-    return arg
 
 
 def _indices(args: tuple[Arg, ...]) -> tuple[int, ...]:

@@ -30,8 +30,6 @@ from delegate.program.model import (
     StructuredCall,
 )
 
-_BUCKET = 512  # blocks in a bucket of _Memory, at most twice as many
-
 
 class Lifetime(NamedTuple):
     """A block of `size` bytes that is alive from step `start` to step `end`, both inclusive."""
@@ -69,18 +67,19 @@ def check_memory(method: MethodDefinition, bounds: ExpressionBounds) -> None:
 
 def _sweep(method: MethodDefinition, lifetimes: Lifetimes, sizes: Mapping[int, int], indices: Iterable[int]) -> None:
     """Walk through time with the live values sorted by offset: only neighbours can overlap."""
-    memory = _Memory()
+    memory: list[tuple[int, int]] = []  # offset and value
     ends: list[tuple[int, int]] = []
     for index in indices:
         while ends and ends[0][0] < lifetimes.start[index]:
             expired = heapq.heappop(ends)[1]
-            memory.remove((method.values[expired].storage.offset, expired))
+            del memory[bisect.bisect_left(memory, (method.values[expired].storage.offset, expired))]
         offset = method.values[index].storage.offset
-        before, after = memory.insert((offset, index))
-        if before is not None and before[0] + sizes[before[1]] > offset:
-            _fail(method, before[1], index)
-        if after is not None and offset + sizes[index] > after[0]:
-            _fail(method, index, after[1])
+        at = bisect.bisect(memory, (offset, index))
+        if at and memory[at - 1][0] + sizes[memory[at - 1][1]] > offset:
+            _fail(method, memory[at - 1][1], index)
+        if at < len(memory) and offset + sizes[index] > memory[at][0]:
+            _fail(method, index, memory[at][1])
+        memory.insert(at, (offset, index))
         heapq.heappush(ends, (lifetimes.end[index], index))
 
 
@@ -154,38 +153,3 @@ class Lifetimes:
             self.end[owner] = self._step
             if loops:
                 loops[-1].add(owner)
-
-
-class _Memory:
-    """A sorted set of blocks (offset, value) in buckets, so that millions of them stay fast."""
-
-    def __init__(self) -> None:
-        self._buckets: list[list[tuple[int, int]]] = [[]]
-
-    def _bucket(self, block: tuple[int, int]) -> int:
-        return max(bisect.bisect_right(self._buckets, block, key=_first) - 1, 0)
-
-    def insert(self, block: tuple[int, int]) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        """Insert a block; return its neighbours below and above."""
-        number = self._bucket(block)
-        bucket = self._buckets[number]
-        at = bisect.bisect(bucket, block)
-        below = bucket[at - 1] if at else (self._buckets[number - 1][-1] if number else None)
-        last = at == len(bucket)
-        above = bucket[at] if not last else (self._buckets[number + 1][0] if number + 1 < len(self._buckets) else None)
-        bucket.insert(at, block)
-        if len(bucket) > 2 * _BUCKET:
-            self._buckets[number : number + 1] = [bucket[:_BUCKET], bucket[_BUCKET:]]
-        return below, above
-
-    def remove(self, block: tuple[int, int]) -> None:
-        """Remove a block that is in the set."""
-        number = self._bucket(block)
-        bucket = self._buckets[number]
-        del bucket[bisect.bisect_left(bucket, block)]
-        if not bucket and len(self._buckets) > 1:
-            del self._buckets[number]
-
-
-def _first(bucket: list[tuple[int, int]]) -> tuple[int, int]:
-    return bucket[0] if bucket else (-1, -1)

@@ -225,24 +225,6 @@ _ALWAYS = 1 << 22  # elements of an array that is unpacked, however few are need
 _BEGINNINGS = (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06")  # of .npy, of an archive, and of an empty one
 
 
-def map_array(path: str | Path) -> Array:
-    """Return the array of a .npy file, mapped.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not a file of numpy.save.
-    """
-    with open_to_read(path) as file:
-        if (begin := file.read(4)) != _BEGINNINGS[0]:
-            raise ValueError("it is not a .npy file" if begin else "it is empty")
-    try:
-        return np.lib.format.open_memmap(path, "r")
-    except (OSError, ValueError):
-        raise
-    except Exception as error:  # as below
-        raise ValueError(one_line(error)) from error
-
-
 def load_arrays(path: str | Path, most: int | None = None) -> Array | dict[str, Array]:
     """Return the array of a .npy file, or name -> array of a .npz file.
 

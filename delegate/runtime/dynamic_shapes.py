@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from delegate.errors import DelegateError, KernelError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.kernels.selection import place
-from delegate.memory.storage import check_shape, concrete, is_planned, plan_at_bounds, views_hold
+from delegate.memory.storage import check_shape, concrete, is_planned, plan_at_bounds
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.expr import ExpressionBounds, Number, SymbolValues, evaluate
@@ -24,7 +25,7 @@ from delegate.program.model import Arg, KernelCall, MethodDefinition, Ref, Stora
 from delegate.program.stages import Stage, depends_on_data, split, used_symbols
 from delegate.runtime.arrays import Arena, Resources, make_arenas
 from delegate.runtime.backend import Array
-from delegate.runtime.execution_plan import ExecutionPlan
+from delegate.runtime.execution_plan import ExecutionPlan, ViewError
 from delegate.runtime.inputs import check_guards, check_range
 from delegate.runtime.platform import translate_binding_errors
 
@@ -77,10 +78,10 @@ class SpecializationCache:
 
     def _bind(self, symbols: Mapping[int, Number]) -> ExecutionPlan:
         check_guards(self._method, symbols)
-        program, kernels = self._resources.program, self._resources.kernels
         with translate_binding_errors(self._method.name):
-            if self._arenas and views_hold(program, self._method, kernels, symbols):
-                return ExecutionPlan(self._resources, self._method, symbols, self._arenas)
+            if self._arenas:
+                with suppress(ViewError):
+                    return ExecutionPlan(self._resources, self._method, symbols, self._arenas)
             return ExecutionPlan(self._resources, self._method._replace(arenas=(-1,)), symbols)
 
 

@@ -53,6 +53,10 @@ class _CallView:
                 entries[i] = view
 
 
+class ViewError(KernelError):
+    """A planned view is not a view at these sizes: a slice that covers its tensor at the bounds may be smaller."""
+
+
 class ExecutionPlan:
     """The steps of a method for one combination of shapes.
 
@@ -63,6 +67,9 @@ class ExecutionPlan:
         arenas: memory for a method with a saved memory plan; its own if None.
 
     Not thread-safe: the steps share one arena, and `Method` holds the lock of its context during a call.
+
+    Raises:
+        ViewError: the memory plan has a view that is impossible at these sizes.
     """
 
     def __init__(
@@ -243,7 +250,7 @@ class ExecutionPlan:
         per_call = self._arrays.per_call(call.outputs[0])
         views = call_view(kernel, [self._arrays.example(base), *args[1:]] if per_call else args, self._method, call)
         if views is None:
-            raise KernelError(
+            raise ViewError(
                 f"{kernel.op} cannot create a view of an array with these strides", where=place(self._method, call)
             )
         for output, view in zip(call.outputs, views, strict=True):

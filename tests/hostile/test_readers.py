@@ -19,7 +19,7 @@ from delegate.config import load_config
 from delegate.errors import DelegateError
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
-from delegate.runtime.arguments import load_arrays, map_array
+from delegate.runtime.arguments import load_arrays
 from tests.support.sources import ROOT
 
 # Modules that open files in another way than by `delegate.common.files`, with the reason.
@@ -116,7 +116,7 @@ def command(*words: str) -> Callable[[Path], None]:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "open_to_read": open_to_read, "read_bytes": read_bytes, "require_regular": require_regular,
-    "load_arrays": load_arrays, "map_array": map_array, "load": delegate.load, "plan": SavedPlan.load,
+    "load_arrays": load_arrays, "load": delegate.load, "plan": SavedPlan.load,
     "lock": Lock.load, "configuration": load_config,
     **{
         name: command(*words)

@@ -211,12 +211,6 @@ def many_children(forger: Forger) -> bytes:
     return forger.method(InTree=forger.vector(node, 3))
 
 
-def odd_key(forger: Forger) -> bytes:
-    kinds = forger.builder.CreateByteVector(bytes([schema.ArgKind.FLOAT]))
-    keys = forger.table("Args", Kinds=kinds, Values=forger.builder.CreateNumpyVector(np.zeros(1, "int64")))
-    return forger.method(InTree=forger.vector(forger.table("TreeNode", Kind=schema.TreeKind.dict, Keys=keys), 1))
-
-
 def deep_json(forger: Forger) -> bytes:
     specs = forger.builder.CreateString('{"a":' + "[" * 200_000)
     return forger.program(Delegates=forger.vector(forger.table("Delegate", CompileSpecs=specs), 1))
@@ -265,7 +259,7 @@ def odd_directory(forger: Forger) -> bytes:
 
 @pytest.mark.parametrize(
     "forge",
-    [shared_methods, shared_blocks, deep_blocks, doubling_exprs, long_list, many_children, odd_key, deep_json,
+    [shared_methods, shared_blocks, deep_blocks, doubling_exprs, long_list, many_children, deep_json,
      unknown_call, delegate_of_none, many_args, many_outputs, args_left, odd_directory],
 )  # fmt: skip
 def test_forged_tables(forge):

@@ -10,7 +10,7 @@ from delegate.errors import ProgramError
 from delegate.memory.planner import plan_memory
 from delegate.program.dtypes import DType
 from delegate.program.expr import Expr, Op, Symbol
-from delegate.program.lifetimes import Lifetime, _Memory
+from delegate.program.lifetimes import Lifetime
 from delegate.program.model import (
     Block,
     DelegateCall,
@@ -299,24 +299,6 @@ def test_plans_of_the_planner_are_sound_and_altered_ones_are_not():
             offsets[one - 1] = offsets[source.choice(alive) - 1]
             with pytest.raises(ProgramError, match="in the same memory at the same time"):
                 verify(chain(*steps, shapes=shapes, offsets=dict(enumerate(offsets, 1))))
-
-
-def test_the_sorted_set_of_blocks_agrees_with_a_plain_list():
-    source, memory, plain = random.Random(2), _Memory(), []
-    for index in range(6000):
-        block = (source.randrange(10_000) * 64, index)
-        below = max((b for b in plain[-50:] if b < block), default=None) if index < 50 else None
-        found = memory.insert(block)
-        plain.append(block)
-        if index < 50:
-            assert found[0] == below
-        if index % 500 == 499:
-            ordered = sorted(plain)
-            for gone in source.sample(plain, 400):
-                memory.remove(gone)
-                ordered.remove(gone)
-                plain.remove(gone)
-            assert [b for bucket in memory._buckets for b in bucket] == ordered
 
 
 def test_a_symbol_can_be_the_value_of_a_number():

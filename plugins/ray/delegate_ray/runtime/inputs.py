@@ -17,7 +17,6 @@ import numpy as np
 from delegate.common.files import open_to_read, require_regular
 from delegate.errors import InputError, did_you_mean
 from delegate.plugins import one_line
-from delegate.runtime.arguments import map_array
 from delegate_ray.runtime.parquet_files import Parquet
 from delegate_ray.runtime.parts import (
     IMAGES,
@@ -72,7 +71,16 @@ class _Npy:
 
 
 def _map(path: str) -> Any:
-    array = map_array(path)
+    """Return the array of a .npy file, mapped; raise OSError or ValueError if it is not such a file."""
+    with open_to_read(path) as file:
+        if (begin := file.read(4)) != b"\x93NUM":
+            raise ValueError("it is not a .npy file" if begin else "it is empty")
+    try:
+        array = np.lib.format.open_memmap(path, "r")
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # NumPy's are of many kinds
+        raise ValueError(one_line(error)) from error
     if not array.ndim:
         raise ValueError("it is no array with rows")
     return array
