@@ -14,8 +14,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from delegate.config import AccuracyPolicy, Config
 from delegate.config.source import sentences
+from delegate.edge.exported import with_plain_tensors
 from delegate.edge.node import arguments, base_name, draws, tensors
-from delegate.edge.subclasses import with_plain_tensors
 from delegate.errors import ConfigError
 from delegate.report.rows import Accuracy
 

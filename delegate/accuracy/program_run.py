@@ -23,7 +23,7 @@ from delegate.accuracy.reference import (
 from delegate.accuracy.samples import Sample
 from delegate.compiled import TensorContext
 from delegate.edge.node import shape_text
-from delegate.edge.states import buffers_of_states
+from delegate.edge.signature import buffers_of_states
 from delegate.edge.torch_private import pytree
 from delegate.errors import AccuracyError, InputError
 from delegate.kernels.libraries import KernelRequest

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from delegate.edge.graphs import META_IDENTITY, PRESERVED_METADATA, acts
@@ -164,47 +161,3 @@ def memory_place(value: torch.Tensor) -> MemoryPlace:
 def storage_address(value: torch.Tensor) -> int:
     """Return the address of a tensor's storage, which its views share; 0 for a tensor without elements or strides."""
     return value.untyped_storage().data_ptr() if value.layout == torch.strided and value.numel() else 0
-
-
-def copy_module(ep: ExportedProgram) -> GraphModule:
-    """Return a copy of a program's graph and its bodies, whose placeholders have the same names."""
-    module: GraphModule = copy.deepcopy(ep.graph_module)
-    placeholders = (part.graph.find_nodes(op="placeholder") for part in (module, ep.graph_module))
-    for placeholder, original in zip(*placeholders, strict=True):
-        placeholder.name = original.name  # a copy renames those with names of Python's own functions
-    return module
-
-
-def with_inputs(
-    ep: ExportedProgram,
-    module: GraphModule,
-    specs: Sequence[InputSpec],
-    added: Mapping[str, torch.Tensor],
-    removed: Collection[str] = (),
-) -> ExportedProgram:
-    """Return a program with other parameters, buffers and constants; `ep` is not changed.
-
-    Args:
-        ep: the original program, of the same outputs.
-        module: its new graph.
-        specs: Specs of the new graph's placeholders, in order.
-        added: name of a parameter, buffer or constant -> its tensor.
-        removed: names of those that the program has no more.
-    """
-    states = {name: value for name, value in ep.state_dict.items() if name not in removed}
-    constants = {name: value for name, value in ep.constants.items() if name not in removed}
-    for spec in specs:
-        if spec.target is not None and spec.target in added:
-            is_saved = spec.kind is InputKind.PARAMETER or spec.persistent
-            (states if is_saved else constants)[spec.target] = added[spec.target]
-    return ExportedProgram(
-        root=module,
-        graph=module.graph,
-        graph_signature=ExportGraphSignature(list(specs), list(ep.graph_signature.output_specs)),
-        state_dict=states,
-        range_constraints=ep.range_constraints,
-        module_call_graph=ep.module_call_graph,
-        example_inputs=ep.example_inputs,
-        constants=constants,
-        verifiers=ep.verifiers,
-    )

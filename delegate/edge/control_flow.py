@@ -1,17 +1,28 @@
-"""Control flow (torch.cond, while_loop, scan, map): a common form of its arguments, and its graphs as programs."""
+"""Control flow (torch.cond, while_loop, scan, map): a common form of its arguments, and its graphs as programs.
+
+What programs cannot run is replaced: flex_attention, associative scans, and numbers that are indices in loops. A number
+among the arguments of an operator is fixed when a program is bound to memory. So, for a counter `i` of a loop, `x[i]`
+becomes index_select, and `y[i] = ...` becomes index_put.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.node import map_arg
 
-from delegate.edge.node import META_CONSTANT
-from delegate.edge.program import EdgeProgram
-from delegate.edge.torch_private import HigherOrderOperator
+from delegate.edge.build import inherit_meta, make_like
+from delegate.edge.decompose import Decomposer
+from delegate.edge.graphs import graph_modules
+from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
+from delegate.edge.program import META_VALUE, EdgeProgram
+from delegate.edge.torch_private import HigherOrderOperator, math_attention
 from delegate.program.model import Structure
 
 
@@ -130,3 +141,142 @@ def _operands(call: Node) -> Sequence[Node | None]:
         return ()
     changing = [None] * (len(flow.carried) + len(flow.sequences))
     return [*changing, *(a if isinstance(a, Node) else None for a in flow.captured)]
+
+
+aten = torch.ops.aten
+
+_FLEX_ATTENTION = torch.ops.higher_order.flex_attention
+
+
+def lower_flex_attention(root: GraphModule, decomposer: Decomposer) -> None:
+    """Replace every flex_attention, in place, also in bodies of control flow.
+
+    Raises:
+        LoweringError: torch cannot trace the modification or the mask of scores.
+    """
+    for module in graph_modules(root):
+        for node in module.graph.find_nodes(op="call_function", target=_FLEX_ATTENTION):
+            with module.graph.inserting_before(node):
+                dense = _dense(module, node)
+            node.replace_all_uses_with(dense)
+            module.graph.erase_node(node)
+            decomposer.expand([dense])
+
+
+def _dense(module: GraphModule, node: Node) -> Node:
+    """Return a call of torch's dense form whose only arguments are the tensors of the node."""
+    nodes: list[Node] = []
+    map_arg((node.args, node.kwargs), nodes.append)
+    bodies = {n: getattr(module, str(n.target)) for n in nodes if n.op == "get_attr"}
+    operands = [n for n in dict.fromkeys(nodes) if n not in bodies]
+    arguments = node.args, node.kwargs  # the node itself will be erased
+
+    def attend(*values: Any) -> Any:
+        known: dict[Node, Any] = {**bodies, **dict(zip(operands, values, strict=True))}
+        filled: Any = map_arg(arguments, known.__getitem__)
+        return math_attention(*filled[0], **filled[1])
+
+    dense = module.graph.call_function(attend, tuple(operands))
+    dense.meta = {**inherit_meta(node), META_VALUE: node.meta[META_VALUE]}
+    return dense
+
+
+_ASSOCIATIVE_SCAN = torch.ops.higher_order.associative_scan
+
+
+def lower_associative_scans(root: GraphModule) -> None:
+    """Replace every associative_scan by a scan that starts with the first part of the sequences, in place.
+
+    The operation is associative, so torch may combine parts in any order, which changes floating-point results by
+    rounding. Bodies of control flow are included.
+    """
+    for module in graph_modules(root):
+        scans = [n for n in module.graph.nodes if n.op == "call_function" and n.target is _ASSOCIATIVE_SCAN]
+        for body in dict.fromkeys(str(n.args[0].target) for n in scans):
+            _return_carried_twice(getattr(module, body).graph)
+        for node in scans:
+            with module.graph.inserting_before(node):
+                _lower(node)
+
+
+def _return_carried_twice(body: Graph) -> None:
+    """Return the carried values twice: a scan's body returns them, then the parts of the results, which are equal."""
+    output = body.output_node()
+    results = output.args[0]
+    assert isinstance(results, list | tuple)
+    output.args = ((*results, *results),)
+
+
+def _lower(node: Node) -> None:
+    body, sequences, captured = node.args
+    assert isinstance(sequences, list | tuple)
+    inputs = [s for s in sequences if isinstance(s, Node)]
+    firsts = [make_like(node, aten.slice.Tensor, (s, 0, 0, 1), {}) for s in inputs]
+    start = [make_like(node, aten.select.int, (s, 0, 0), {}) for s in inputs]
+    rest = [make_like(node, aten.slice.Tensor, (s, 0, 1), {}) for s in inputs]
+    scan = node.graph.call_function(torch.ops.higher_order.scan, (body, start, rest, captured))
+    scan.meta = inherit_meta(node)
+    scan.meta[META_VALUE] = tuple(tensor(n) for n in (*start, *rest))
+    results = [
+        make_like(node, aten.cat.default, ([first, _pick(scan, len(inputs) + i)],), {})
+        for i, first in enumerate(firsts)
+    ]
+    for user in list(node.users):
+        user.replace_all_uses_with(results[_position(user)])
+        node.graph.erase_node(user)
+    node.graph.erase_node(node)
+
+
+def _pick(scan: Node, position: int) -> Node:
+    picked = scan.graph.call_function(operator.getitem, (scan, position))
+    picked.meta = inherit_meta(scan)
+    picked.meta[META_VALUE] = scan.meta[META_VALUE][position]
+    return picked
+
+
+def _position(user: Node) -> int:
+    assert user.target is operator.getitem
+    position: Any = user.args[1]
+    return int(position)
+
+
+def index_by_tensors(root: GraphModule) -> None:
+    """Rewrite the bodies of control flow in a program, in place; its own graph does not change."""
+    for module in list(graph_modules(root))[1:]:
+        for node in list(module.graph.nodes):
+            rewrite = _REWRITES.get(op_name(node)) if node.op == "call_function" else None
+            if rewrite is not None and _changes(arguments(node)["index"]):
+                with module.graph.inserting_before(node):
+                    node.replace_all_uses_with(rewrite(node))
+                module.graph.erase_node(node)
+
+
+def _changes(index: object) -> bool:
+    return isinstance(index, Node) and bool(free_unbacked_symbols(index.meta[META_VALUE]))
+
+
+def _select(node: Node) -> Node:
+    args = arguments(node)
+    part = make_like(node, aten.index_select.default, (args["self"], args["dim"], _place(node)), {})
+    return make_like(node, aten.squeeze.dims, (part, [args["dim"]]), {})
+
+
+def _select_scatter(node: Node) -> Node:
+    args = arguments(node)
+    dim = int(args["dim"]) % tensor(node).dim()
+    source = make_like(node, aten.unsqueeze.default, (args["src"], dim), {})
+    return make_like(node, aten.index_put.default, (args["self"], [*[None] * dim, _place(node)], source), {})
+
+
+def _place(node: Node) -> Node:
+    """Return the index as a tensor of one element."""
+    index = node.graph.call_function(aten.full.default, ([1], arguments(node)["index"]), {"dtype": torch.int64})
+    index.meta = {**inherit_meta(node), META_VALUE: tensor(node).new_empty([1], dtype=torch.int64)}
+    return index
+
+
+_REWRITES: dict[str, Callable[[Node], Node]] = {
+    "aten.select.int": _select,
+    "aten.select_copy.int": _select,
+    "aten.select_scatter.default": _select_scatter,
+}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
 from delegate.common.user_warnings import warn_user
-from delegate.edge.build import with_inputs
 from delegate.edge.decompose import Table
 from delegate.edge.functional import hidden_writes, memory_chain
 from delegate.edge.graphs import CHECKS, graph_modules
@@ -88,15 +86,6 @@ def refuse_written_parameters(ep: ExportedProgram, written: dict[str, Node]) -> 
                 where=describe(written[spec.target]),
                 remedy="make it a buffer (register_buffer)",
             )
-
-
-def with_buffers(ep: ExportedProgram) -> ExportedProgram:
-    """Return a program whose constants, such as tensors that are plain attributes, are buffers, which it may write."""
-    specs = [
-        replace(spec, kind=InputKind.BUFFER, persistent=False) if spec.kind is InputKind.CONSTANT_TENSOR else spec
-        for spec in ep.graph_signature.input_specs
-    ]
-    return with_inputs(ep, ep.graph_module, specs, {})
 
 
 def _find_written(node: Node) -> list[Node]:

@@ -14,24 +14,22 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 
 from delegate.edge.build import storage_address
+from delegate.edge.control_flow import index_by_tensors, lower_associative_scans, lower_flex_attention
 from delegate.edge.decompose import Decomposer, compound_nodes, compound_operators, core_decompositions
 from delegate.edge.effects import (
     refuse_effects,
     refuse_written_parameters,
     run_decompositions,
     warn_of_training,
-    with_buffers,
     writers,
 )
+from delegate.edge.exported import with_buffers, with_plain_tensors, with_row_major_strides
 from delegate.edge.functional import NotSimple, functionalize, hidden_writes, inline_modes
 from delegate.edge.graphs import drop_unused, graph_modules, remove_checks, trim_metadata
-from delegate.edge.higher_order import index_by_tensors, lower_associative_scans, lower_flex_attention
 from delegate.edge.node import META_CONSTANT, arguments, describe, op_name, tensor, tensors
 from delegate.edge.open_sizes import find_kept_dimensions, open_sizes
 from delegate.edge.program import EdgeProgram
 from delegate.edge.signature import read_program, warn_of_merged_inputs
-from delegate.edge.strides import with_row_major_strides
-from delegate.edge.subclasses import with_plain_tensors
 from delegate.edge.torch_private import FakeTensor, first_auto_functionalized, guards_code
 from delegate.edge.verifier import verify
 from delegate.errors import ExportError, LoweringError

@@ -13,7 +13,6 @@ from torch.fx import GraphModule, Node
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.graphs import ASSERTIONS, graph_modules
 from delegate.edge.node import describe, dtype_of, op_name, overload, tensors, writes_in_place
-from delegate.edge.prims import is_prim, one_dtype, one_shape
 from delegate.edge.program import META_VALUE, EdgeProgram
 from delegate.edge.torch_private import HigherOrderOperator, OpOverload, is_composite, schema_of
 from delegate.errors import DialectError
@@ -69,7 +68,7 @@ ATEN_RULES = (
         lambda node: node.op in ("output", "get_attr") or META_VALUE in node.meta,
     ),
 )
-_EDGE = (
+EDGE_RULES = (
     *ATEN_RULES,
     DialectRule(
         "operators must not write to their inputs",
@@ -131,21 +130,11 @@ def is_core(op: OpOverload) -> bool:
     return torch.Tag.core in op.tags
 
 
-_PRIMS = (
-    DialectRule(
-        "operands of a Prim must have one shape, or be numbers", "broadcast them with prims.broadcast_in_dim", one_shape
-    ),
-    DialectRule("operands of a Prim must have one dtype", "convert them with prims.convert_element_type", one_dtype),
-)
-# Besides Prims: operators of ATen that torch does not decompose to Prims, and views that would depend on strides.
-PRIMS = Dialect("Prims", (*_EDGE, *_PRIMS), is_prim)
-
-
 def edge_dialect(preserve_ops: Set[str] | None = None) -> Dialect:
     """Return the edge dialect: core ATen and these preserved operators; None: any operator may be preserved."""
     if preserve_ops is None:
-        return Dialect("edge", _EDGE)
-    return Dialect("edge", _EDGE, lambda op: str(op) in preserve_ops or is_core(op) or not is_composite(op))
+        return Dialect("edge", EDGE_RULES)
+    return Dialect("edge", EDGE_RULES, lambda op: str(op) in preserve_ops or is_core(op) or not is_composite(op))
 
 
 def verify(program: EdgeProgram, preserve_ops: Set[str] | None = None) -> None:

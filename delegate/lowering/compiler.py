@@ -24,7 +24,7 @@ from delegate.edge.graphs import identify, identity
 from delegate.edge.node import op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import DecompositionRound, EdgeProgram
-from delegate.edge.states import with_shared_states
+from delegate.edge.signature import with_shared_states
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
 from delegate.kernels.selection import Kernels

@@ -16,7 +16,7 @@ from delegate.accuracy.samples import Sample, example_samples, samples_of
 from delegate.compiled import to_array, to_tensor
 from delegate.config import PlacementSection
 from delegate.edge.program import EdgeProgram
-from delegate.edge.states import buffers_of_states
+from delegate.edge.signature import buffers_of_states
 from delegate.edge.torch_private import pytree
 from delegate.emit.method import emit_inputs
 from delegate.errors import AccuracyError, ConfigError, InputError

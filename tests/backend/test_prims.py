@@ -20,9 +20,8 @@ import delegate
 from delegate.backend.aot import PreprocessResult, Region, RegionRefused
 from delegate.backend.exported import plain_graph
 from delegate.backend.lowering import LoweringTable
-from delegate.backend.prims import PrimsBackend
+from delegate.backend.prims import PRIMS, PrimsBackend
 from delegate.edge.node import is_number, op_name, tensor
-from delegate.edge.verifier import PRIMS
 from delegate.errors import DialectError
 from delegate.testing import assert_same
 from delegate.verdict import YES, Reason, Verdict, no
@@ -244,7 +243,7 @@ def test_portable_kernels_run_programs_in_prims(module: nn.Module) -> None:
     from torch._decomp import decomposition_table
 
     x = torch.randn(4, 6)
-    from delegate.edge.prims import _table
+    from delegate.backend.prims import _table
 
     exported = torch.export.export(module, (x,)).run_decompositions(
         {**torch.export.default_decompositions(), **{op: decomposition_table[op] for op in _table()}}

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from delegate.devtools.events import PassRun
 from delegate.devtools.listeners import emit, is_heard
 from delegate.edge.passes import Pass
-from delegate.edge.passes.canonicalize import canonicalize, round_operands
+from delegate.edge.passes.canonicalize import canonicalize, round_operands, sign_products, split_decodings
 from delegate.edge.passes.folding import fold_batch_norms, fold_constants
-from delegate.edge.passes.quantized_layers import sign_products, split_decodings
 from delegate.edge.passes.redundancy import merge_equal_nodes, remove_no_ops, remove_unused
 from delegate.edge.passes.views import fuse_views, sink_merges
 from delegate.edge.program import EdgeProgram

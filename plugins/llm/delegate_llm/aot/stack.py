@@ -17,8 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputSpec, OutputKind, TensorArgument
 from torch.fx import Node
 
-from delegate.edge.build import with_inputs
-from delegate.edge.subclasses import UNPACK
+from delegate.edge.exported import UNPACK, with_inputs
 from delegate.edge.torch_private import is_traceable_wrapper_subclass
 
 _OWN = ("extra_repr", "layer_idx", "training")  # attributes that do not change what a layer computes
