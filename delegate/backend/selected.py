@@ -38,7 +38,6 @@ from delegate.backend.isolated import IsolatedBackend, Support
 from delegate.backend.region import SIZE_DECIDED
 from delegate.backend.state import BackendState
 from delegate.cache.runtime.environment import code_of, files_of, versions_of
-from delegate.common.interrupts import interruptible
 from delegate.edge.control_flow import is_control_flow
 from delegate.edge.node import describe, symbolic_numbers
 from delegate.edge.program import META_VALUE
@@ -105,8 +104,7 @@ class SelectedBackend:
             self.preserve_ops, self.most_constants = isolated.make()
             return
         try:
-            with interruptible():
-                self._part = created = part(options)
+            self._part = created = part(options)
             self.preserve_ops = _names(created.preserve_ops)
             self.most_constants = created.most_constants
             self._isolates_checks = isolated is not None and (created.check_uses_library or self.is_unnamed_plugin)
@@ -271,7 +269,7 @@ class SelectedBackend:
         region = region.copy()
         place = f"{region.name} of {self.name}"
         try:
-            with interruptible(), sizes_open(region.graph.nodes):
+            with sizes_open(region.graph.nodes):
                 result = self._part.preprocess(region)
         except RegionFailed:
             raise

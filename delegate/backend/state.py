@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 from delegate.backend.info import Availability, BackendAlias, BackendInfo
 from delegate.common import vendor_output
 from delegate.common.field_checks import mapping, text, texts
-from delegate.common.interrupts import interruptible
 from delegate.errors import BackendUnavailable
 from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugin, import_plugin, load_object, one_line
 
@@ -62,8 +61,7 @@ def probe_backend(info: BackendInfo, plugin: Plugin) -> BackendState:
     if other := BackendState.other_version(plugin, info.api_version, info=info):
         return other
     try:
-        with interruptible():
-            availability = info.probe()
+        availability = info.probe()
     except (Exception, SystemExit) as error:
         return BackendState.broken(plugin, f"fails when it is probed: {one_line(error)}", error)
     if not isinstance(availability, Availability):

@@ -17,7 +17,6 @@ from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
 from delegate.cli.user_modules import import_module
 from delegate.common.files import foreign_format
-from delegate.common.interrupts import interruptible
 from delegate.config import Config, load_config
 from delegate.edge.sources import (
     export,
@@ -119,8 +118,7 @@ def _check_file(path: Path) -> Path:
 def _call(text: str) -> ExportedProgram:
     function = _function(text)
     try:
-        with interruptible():
-            result = function()
+        result = function()
     except (Exception, SystemExit) as error:
         raise ExportError(f"{text} failed: {one_line(error)}", remedy="`--debug` shows the traceback") from error
     if isinstance(result, ExportedProgram):

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from delegate.common.interrupts import interruptible
 from delegate.errors import DelegateError, ExportError, did_you_mean
 from delegate.plugins import one_line
 
@@ -29,8 +28,7 @@ def import_modules(names: Sequence[str] | None) -> None:
                 what = f"module {module_name} has no function {function_name!r}"
                 raise ExportError(what, where=f"--import {name}", remedy=did_you_mean(function_name, known))
             try:
-                with interruptible():
-                    function()
+                function()
             except (Exception, SystemExit) as error:
                 if isinstance(error, DelegateError):
                     raise
@@ -51,8 +49,7 @@ def import_module(name: str, purpose: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        with interruptible():
-            return importlib.import_module(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if name == missing or name.startswith(missing + "."):

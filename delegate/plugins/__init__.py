@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from delegate.common.interrupts import interruptible
 from delegate.errors import ConfigError, DelegateError
 
 if TYPE_CHECKING:
@@ -309,8 +308,7 @@ def load_object(path: str) -> object:
     module, separator, name = path.partition(":")
     if not (module and separator and name):
         raise ValueError(f"{path!r} is not of the form 'package.module:Class'")
-    with interruptible():
-        return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(module), name)
 
 
 def first_line(error: BaseException) -> str:

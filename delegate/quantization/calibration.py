@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
-from delegate.common.interrupts import interruptible
 from delegate.edge.node import shape_text
 from delegate.edge.torch_private import pytree
 from delegate.errors import ExportError, InputError, did_you_mean
@@ -73,8 +72,7 @@ def _call(source: str, where: str) -> Iterable[Batch]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        with interruptible():
-            module = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         what = f"importing {module_name} of {source!r} failed: {one_line(error)}"
         raise InputError(what, where=where, remedy=_GIVE) from error

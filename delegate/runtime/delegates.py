@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delegate.common.interrupts import interruptible
 from delegate.devtools.listeners import Subscription, emit
 from delegate.errors import BackendFailed, DelegateError
 from delegate.plugins import AUTHOR, one_line
@@ -88,8 +87,7 @@ def close_delegates(specs: Iterable[DelegateSpec], delegates: Iterable[Delegate]
 
 def _init_required(init: Init, spec: DelegateSpec, callers: Callable[[], str]) -> Delegate:
     try:
-        with interruptible():
-            return init(spec)
+        return init(spec)
     except (Exception, SystemExit) as error:  # a plugin may raise anything
         raise name_partition(spec, error, callers()) from error
 
@@ -106,8 +104,7 @@ def _callers(program: Program, number: int) -> str:
 
 def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Delegate:
     try:
-        with interruptible():
-            delegate = init(spec)
+        delegate = init(spec)
     except (Exception, SystemExit) as error:
         return fallbacks.create_fallback(spec, error)
     return fallbacks.with_fallback(spec, delegate)

@@ -16,7 +16,6 @@ from threading import RLock, get_ident
 from typing import NoReturn, Protocol
 from weakref import WeakSet
 
-from delegate.common.interrupts import error_chain
 from delegate.errors import DelegateError, ExecutionError, ProgramError
 
 
@@ -132,6 +131,15 @@ class CallLock:
 def hold(lock: CallLock | None) -> AbstractContextManager[None]:
     """Return a context manager that holds a lock; one that does nothing for None."""
     return nullcontext() if lock is None else lock.hold()
+
+
+def error_chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it comes from, each once: an error that is raised again may be its own cause."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def is_reentry(error: BaseException | None) -> bool:

@@ -20,7 +20,7 @@ START = {
     "delegate", "delegate.cli", "delegate.cli.app", "delegate.cli.commands", "delegate.cli.main", "delegate.cli.output",
     "delegate.errors",
     "delegate.devtools", "delegate.devtools.events", "delegate.devtools.listeners",
-    "delegate.common", "delegate.common.interrupts", "delegate.common.text_table", "delegate.common.vendor_output",
+    "delegate.common", "delegate.common.text_table", "delegate.common.vendor_output",
     "delegate.plugins",
 }  # fmt: skip
 RUN = START | {

@@ -1,8 +1,7 @@
-"""Readers of files of strangers: none waits for a pipe or reads a device, and all open files in one way."""
+"""Readers of untrusted files: none waits for a pipe or reads a device."""
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -21,85 +20,6 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.runtime.arguments import load_arrays
 from tests.support.sources import ROOT
-
-# Modules that open files in another way than by `delegate.common.files`, with the reason.
-OTHERS = {
-    "delegate/__init__.py": "of this package",
-    "delegate/runtime/arguments.py": "after it has looked at the file",
-    "delegate/backend/compiler_worker.py": "descriptors of its parent",
-    "plugins/onnxruntime/delegate_onnxruntime/dsp/runtime.py": "a file of this process",
-    "plugins/onnxruntime/delegate_onnxruntime/dsp/targets.py": "of the system",
-    "plugins/cuda/delegate_cuda/aot/compiling.py": "a file of this process",
-    "plugins/onnxruntime/delegate_onnxruntime/onnx/runtime/session.py": "a file of this process",
-    "delegate/cache/runtime/environment.py": "of the system, and of an installed package",
-    "delegate/cache/runtime/store.py": "does not wait, in a private folder",
-    "delegate/cli/demo/command.py": "a file of this process",
-    "delegate/cli/demo/measuring.py": "a file of this process",
-    "delegate/cli/backends.py": "of this package",
-    "delegate/costs/profile.py": "of this package",
-    "delegate/devtools/page/__init__.py": "of this package",
-    "delegate/devtools/trace.py": "of the system",
-    "delegate/edge/sources.py": "opened by `open_to_read`, or of the user's own model",
-    "delegate/common/files.py": "the one way",
-    "delegate/placement/runtime/trials.py": "a file of this process",
-    "delegate/placement/runtime/worker.py": "a file of its parent, and of the system",
-    "delegate/plugins/__init__.py": "of an installed package",
-    "delegate/processes/channel.py": "shared memory of this process",
-    "delegate/processes/limits.py": "of the system",
-    "delegate/program/cores.py": "files of the kernel below /proc and /sys",
-    "delegate/program/source.py": "looks at the file itself",
-    "delegate/testing/backend.py": "a file of this process",
-    "plugins/llm/delegate_llm/__init__.py": "of this package",
-    "plugins/llm/delegate_llm/aot/source.py": "after it has looked at the file",
-    "plugins/onnxruntime/delegate_onnxruntime/providers/info.py": "of an installed package",
-    "plugins/openvino/delegate_openvino/aot.py": "a file of this process",
-    "plugins/ray/delegate_ray/runtime/job.py": "after it has looked at the file",
-    "plugins/ray/delegate_ray/runtime/parquet_files.py": "after the scan has looked at the file",
-    "plugins/ray/delegate_ray/runtime/text_files.py": "after the scan has looked at the file",
-    "plugins/remote/delegate_remote/runtime/bundle.py": "opened by `open_to_read`, or a file of this process",
-}
-READS = {"read_text", "read_bytes", "is_zipfile", "ZipFile", "ParquetFile", "read_metadata", "safe_open"}
-
-
-def opens(tree: ast.AST) -> bool:
-    """Return True if a module opens files for reading other than by the functions of `delegate.common.files`."""
-    return any(isinstance(node, ast.Call) and _opens(node) for node in ast.walk(tree))
-
-
-def _opens(call: ast.Call) -> bool:
-    match call.func:
-        case ast.Name(id="open"):
-            mode = call.args[1].value if len(call.args) > 1 and isinstance(call.args[1], ast.Constant) else "r"
-            return not (isinstance(mode, str) and {*mode} & {*"wax"})
-        case ast.Name(id=name):
-            return name == "safe_open"
-        case ast.Attribute(value=ast.Name(id="np"), attr="load"):
-            return True
-        case ast.Attribute(value=ast.Name(id="path" | "file"), attr="open"):
-            return True
-        case ast.Attribute(attr=name):
-            return name in READS
-    return False
-
-
-@pytest.mark.extended
-def test_files_are_opened_in_one_way() -> None:
-    folders = [ROOT / "delegate", *ROOT.glob("plugins/*/delegate_*")]
-    files = [file for folder in folders for file in folder.rglob("*.py") if "skeleton" not in file.parts]
-    found = {str(file.relative_to(ROOT)) for file in files if opens(ast.parse(file.read_text("utf-8")))}
-    assert found == OTHERS.keys()
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["open(p)", "open(p, 'rb')", "p.read_text()", "p.read_bytes()", "np.load(p)", "path.open()", "zipfile.ZipFile(p)"],
-)
-def test_the_search_finds(line: str) -> None:
-    assert opens(ast.parse(line))
-    assert not opens(ast.parse("open(p, 'w'); read_bytes(p); open_to_read(p)"))
-
-
-# -- pipes and devices -------------------------------------------------------------------------------------------------
 
 
 def command(*words: str) -> Callable[[Path], None]:

@@ -27,6 +27,7 @@ from delegate.program.file import serialize
 from delegate.program.model import Program
 from delegate.registry import default_registry
 from delegate.runtime.context import Context
+from delegate.runtime.lifecycle import error_chain
 from delegate.runtime.loaded import LoadedProgram
 from tests.runtime import calling
 from tests.runtime.calling import HOOKS, direct, whole
@@ -400,3 +401,9 @@ def test_a_call_within_a_serial_call_comes_next():
     calls.call(outer, 1)
     calls.call(order.append, 3)
     assert order == [1, 2, 3]
+
+
+def test_an_error_that_is_its_own_cause_has_a_chain_that_ends() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert list(error_chain(first)) == [first, second]

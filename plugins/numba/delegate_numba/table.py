@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from delegate.common.interrupts import interruptible
 from delegate.errors import KernelError
 from delegate.kernels import cached_attention as portable
 from delegate.kernels.cached_attention import DTYPES, OPERATOR, UPDATE, run_in_parts
@@ -118,8 +117,7 @@ def _storage(entries: Array) -> Array:
 @cached
 def _loops() -> ModuleType | Any:
     try:
-        with interruptible():
-            from delegate_numba import loops
+        from delegate_numba import loops
     except ImportError as error:
         what = f"Numba cannot be imported: {one_line(error)}"
         raise KernelError(what, remedy=f"update numba, or block this library: {BLOCK_VARIABLE}=numba") from error

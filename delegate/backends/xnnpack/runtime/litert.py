@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.xnnpack.runtime.verifier import Graph
-from delegate.common.interrupts import interruptible
 from delegate.common.user_warnings import warn_user
 from delegate.runtime.backend import ReportOperator
 
@@ -103,8 +102,7 @@ def version() -> str:
 def library() -> ctypes.CDLL | None:
     """Load the library; return None if it is absent, of another version, or without one of the functions."""
     try:
-        with interruptible():
-            import ai_edge_litert
+        import ai_edge_litert
 
         if not version().startswith(VERSION):
             consequence = "large models take twice the memory of their weights, and none reports its inner operators"

@@ -9,7 +9,6 @@ from importlib import metadata
 from types import ModuleType
 
 from delegate.backend.info import Availability, BackendInfo
-from delegate.common.interrupts import interruptible
 from delegate.errors import BackendUnavailable, did_you_mean
 from delegate_onnxruntime.onnx.runtime.provider import Provider, register
 
@@ -72,8 +71,7 @@ def _packages() -> Iterator[tuple[str, ModuleType]]:
         for name in tops if wheel.startswith("onnxruntime-") else ():
             if name.startswith("onnxruntime_"):
                 try:
-                    with interruptible():
-                        module = importlib.import_module(name)
+                    module = importlib.import_module(name)
                 except Exception:  # a wheel that does not load has no provider
                     continue
                 yield wheel, module
