@@ -249,6 +249,23 @@ def plan_and_check(
     return report, refusal
 
 
+def check_locked(
+    model: Model, locked: PathLike, backends: Request = None, *, config: ConfigSource = None
+) -> tuple[str, ...]:
+    """Check that a lock can be applied, without compiling, and return notes on differences from its machine.
+
+    Raises:
+        PartitionError: the lock is of another model, or nodes cannot run where it places them; and as `explain`.
+    """
+    request = LoweringRequest.of(model, backends, config, placement=Replay(locked))
+    placed = request.place(None)
+    placed.compiler.plan()
+    strategy = request.strategy
+    assert isinstance(strategy, Replay)
+    strategy.require_applied(placed.compiler.plans)
+    return strategy.lock.notes(lock_of(request.sources, placed, request.registry))
+
+
 def _warn_of_portable(report: Report, selection: Selection) -> None:
     """Warn about portable nodes if the policy asks for a warning.
 

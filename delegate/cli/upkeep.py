@@ -71,7 +71,7 @@ def diff_locks(first: LockFile, second: LockFile) -> None:
 def check_lock(lock: LockFile, model: Model, source: PlanOptions) -> None:
     """Check that all nodes of a model can run as in a lockfile, without compiling."""
     exported = source.load_model(model)
-    from delegate.placement.locked import check_locked
+    from delegate.compile import check_locked
 
     with output.working(f"planning {model}"):
         notes = check_locked(exported, lock, source.backends, config=source.config)

@@ -215,15 +215,15 @@ def _fields(kind: Any) -> tuple[tuple[str, bool, Reader], ...]:
 def _reader(hint: Any) -> Reader:
     """Return the function that reads a field of a type."""
     origin, arguments = get_origin(hint), get_args(hint)
-    known: dict[Any, Reader] = {str: text, int: count, float: number, bool: flag}
+    known: dict[Any, Reader] = {str: text, int: count, float: number, bool: flag, Any: lambda data, key: data[key]}
     if hint in known or origin is Annotated:
         return known[hint] if hint in known else arguments[1]
     if origin is UnionType:
         inner = _reader(arguments[0])
         return lambda data, key: None if data[key] is None else inner(data, key)
-    if origin is tuple:
+    if origin in (tuple, list):
         inner = _reader(arguments[0])
-        return lambda data, key: tuple(inner({key: item}, key) for item in _list(data, key))
+        return lambda data, key: origin(inner({key: item}, key) for item in _list(data, key))
     if origin is Mapping:
         inner = _reader(arguments[1])
         return lambda data, key: {name: inner(data[key], name) for name in mapping(data, key)}

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from torch.fx import Node
 
@@ -94,16 +95,20 @@ class SavedPlan:
         `where` is for the message.
         """
         try:
-            parsed = json.loads(source)
-            require_format(parsed, _FORMAT)
-            plan = build(cls, parsed)
-            _require_unique_nodes(plan.partitions)
-            if not all(nodes for each in plan.decompositions for nodes in each.values()):
-                raise ValueError("decompositions should have nodes for each graph")
-            return plan
+            return cls.from_data(json.loads(source))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"the plan cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy="save it again: `program.plan.save(path)`") from error
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> SavedPlan:
+        """Return the plan of parsed JSON; raises KeyError, TypeError or ValueError for other data."""
+        require_format(data, _FORMAT)
+        plan = build(cls, data)
+        _require_unique_nodes(plan.partitions)
+        if not all(nodes for each in plan.decompositions for nodes in each.values()):
+            raise ValueError("decompositions should have nodes for each graph")
+        return plan
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file; raises PartitionError if writing fails."""

@@ -7,14 +7,14 @@ import json
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from torch.export import ExportedProgram
 
-from delegate.common.field_checks import fault, mapping, plain_json, require_format, text
+from delegate.common.field_checks import build, fault, mapping, plain_json, require_format
 from delegate.common.files import read_text, write_text
 from delegate.config.source import NotPlain, parse
 from delegate.edge.graphs import describe_graph
@@ -24,9 +24,6 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.report.measured import UNITS, Placement
 
 FORMAT = 1
-_KEYS = frozenset(
-    {"configured", "format", "machine", "measured", "model", "options", "plan", "quantization", "versions"}
-)
 _MOST_BYTES = 2**22  # about ten thousand nodes, which take about ten seconds to read
 AGAIN = "measure again, and lock that: `delegate lower --measure --lock FILE`"
 
@@ -44,7 +41,7 @@ class Lock:
         quantization: method -> the configuration section of its quantization, for the quantized candidates.
         configured: the section `quantization` of the configuration, with rules for the layers that bounds keep in
             float; None if it has none, or measurements choose the scheme.
-        placements: the measurements, by method.
+        measured: method -> its measurements.
         where: the origin of the lock, for messages.
     """
 
@@ -55,22 +52,13 @@ class Lock:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quantization: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     configured: Mapping[str, Any] | None = None
-    placements: tuple[Placement, ...] = ()
+    measured: Mapping[str, Placement] = field(default_factory=dict)
     where: str = field(default="the program", compare=False)
 
     def to_yaml(self) -> str:
         """Return YAML with sorted keys and one item per line, so equal locks have the same text."""
-        data = {
-            "configured": self.configured,
-            "format": FORMAT,
-            "machine": self.machine,
-            "measured": {p.method: p for p in self.placements},
-            "model": self.model,
-            "options": self.options,
-            "plan": json.loads(self.plan.to_json()),
-            "quantization": self.quantization,
-            "versions": self.versions,
-        }
+        data = {name: getattr(self, name) for name in _keys()}
+        data |= {"format": FORMAT, "plan": json.loads(self.plan.to_json())}
         return yaml.safe_dump(plain_json(data), sort_keys=True, allow_unicode=True, width=math.inf)
 
     @classmethod
@@ -79,42 +67,27 @@ class Lock:
         try:
             parsed = parse(text)
             data = mapping({"a lock": None if parsed is None else parsed.data}, "a lock")
-            return replace(cls._of(data), where=where)
+            return replace(cls.from_data(data), where=where)
         except NotPlain as error:
             what = f"the lockfile cannot be read, {error.what}"
             raise PartitionError(what, where=error.where(where), remedy=error.remedy or AGAIN) from error
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             what = f"the lockfile cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy=AGAIN) from error
-        except PartitionError as error:
-            raise PartitionError(error.what, where=where, remedy=AGAIN) from error
 
     @classmethod
-    def _of(cls, data: Mapping[str, Any]) -> Lock:
-        """Return the lock of parsed data; raises KeyError, TypeError, ValueError or PartitionError for other data."""
+    def from_data(cls, data: Mapping[str, Any]) -> Lock:
+        """Return the lock of parsed data; raises KeyError, TypeError or ValueError for other data."""
         require_format(data, FORMAT)
-        if unknown := sorted(data.keys() - _KEYS):
+        if unknown := sorted(data.keys() - {"format", *_keys()}):
             raise ValueError(f"{unknown[0]!r} is not a key of a lock")
-        model, versions = mapping(data, "model"), mapping(data, "versions")
-        options, measured = mapping(data, "options"), mapping(data, "measured")
-        quantization = mapping(data, "quantization")
-        plan = SavedPlan.from_json(json.dumps(data["plan"], default=str))
-        placements = {name: Placement.from_data(mapping(measured, name)) for name in measured}
-        for name, placement in placements.items():
-            if name != placement.method or name not in model:
+        lock = build(cls, data)
+        for name, placement in lock.measured.items():
+            if name != placement.method or name not in lock.model:
                 raise ValueError(f"the measurement {name!r} is of an unknown method, or of another one")
-        if unknown := sorted(quantization.keys() - model.keys()):
+        if unknown := sorted(lock.quantization.keys() - lock.model.keys()):
             raise ValueError(f"the quantization of {unknown[0]!r} is of an unknown method")
-        return cls(
-            model={name: text(model, name) for name in model},
-            machine=text(data, "machine"),
-            versions={name: text(versions, name) for name in versions},
-            plan=plan,
-            options={name: dict(mapping(options, name)) for name in options},
-            quantization={name: dict(mapping(quantization, name)) for name in quantization},
-            configured=None if data.get("configured") is None else dict(mapping(data, "configured")),
-            placements=tuple(placements.values()),
-        )
+        return lock
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file; raises PartitionError if it cannot be written.
@@ -187,9 +160,13 @@ class Lock:
         yield from moved
         if not moved:
             return
-        ours, theirs = ({p.method: p for p in lock.placements} for lock in (self, other))
-        for name in sorted(ours.keys() & theirs.keys()):
-            yield from _costs(ours[name], theirs[name])
+        for name in sorted(self.measured.keys() & other.measured.keys()):
+            yield from _costs(self.measured[name], other.measured[name])
+
+
+def _keys() -> list[str]:
+    """Return the keys of a lockfile besides its format."""
+    return [key.name for key in fields(Lock) if key.compare]
 
 
 def _with_short_paths(section: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

@@ -16,18 +16,16 @@ from delegate.cache.runtime.environment import machine
 from delegate.config import PlacementSection, Quantization
 from delegate.config.source import sentences
 from delegate.edge.keys import NotCacheable
-from delegate.edge.sources import Model, read_programs
 from delegate.errors import PartitionError
-from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import quantize_as_configured, quantize_programs
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import AGAIN, Lock, fingerprint_methods, map_sources
 from delegate.placement.strategy import MEASURED, PathLike, Placed, Progress, Strategy
-from delegate.registry import Registry, default_registry
+from delegate.registry import Registry
 from delegate.report import Report
-from delegate.selection import ConfigSource, Request, Selection, select, versions_of
+from delegate.selection import Selection, versions_of
 
 
 @dataclass
@@ -59,16 +57,16 @@ class Replay(Strategy):
         self._apply(Lock.load(self.locked))
 
     def _apply(self, lock: Lock) -> None:
-        self._lock, self.plan, self.backends = lock, lock.plan, lock.plan.backends
+        self.lock, self.plan, self.backends = lock, lock.plan, lock.plan.backends
 
     def require_model(self, exported: Mapping[str, ExportedProgram], selection: Selection) -> None:
-        self._lock.require_model(exported)
-        self._lock.require_backends(selection.backends)
+        self.lock.require_model(exported)
+        self.lock.require_backends(selection.backends)
 
     def cache_key(self, exported: Mapping[str, ExportedProgram]) -> Hashable:
-        if self._lock.quantization or self._lock.configured:
+        if self.lock.quantization or self.lock.configured:
             raise NotCacheable
-        return self._lock.to_yaml()
+        return self.lock.to_yaml()
 
     def quantize(
         self,
@@ -79,11 +77,11 @@ class Replay(Strategy):
         progress: Progress | None = None,
     ) -> tuple[dict[str, ExportedProgram], Selection]:
         given = selection.quantization
-        sections = {name: self._section(values, given) for name, values in self._lock.quantization.items()}
-        if self._lock.configured is None:
+        sections = {name: self._section(values, given) for name, values in self.lock.quantization.items()}
+        if self.lock.configured is None:
             exported, selection = quantize_programs(sources, selection, registry, verify, progress)
         else:  # bounds have already kept the noisiest layers in float
-            selection = replace(selection, quantization=self._section(self._lock.configured, given))
+            selection = replace(selection, quantization=self._section(self.lock.configured, given))
             exported, selection = quantize_programs(sources, selection, registry, None, progress, bounded=False)
         methods = dict(exported)
         for name, section in sections.items():
@@ -103,7 +101,7 @@ class Replay(Strategy):
         names = {Path(source).name: source for source in (data.values() if isinstance(data, Mapping) else [data or ""])}
 
         def find(source: str) -> str:
-            beside = os.path.join(os.path.dirname(self._lock.where), source)
+            beside = os.path.join(os.path.dirname(self.lock.where), source)
             found = next((path for path in (source, beside) if os.path.exists(path)), None)
             return found or names.get(source, source)
 
@@ -112,19 +110,20 @@ class Replay(Strategy):
             return section.model_copy(update={"calibration": map_sources(find, section.calibration)})
         except ValidationError as error:
             what = f"the quantization in the lock is invalid: {sentences(error, Quantization)}"
-            raise PartitionError(what, where=self._lock.where, remedy=AGAIN) from error
+            raise PartitionError(what, where=self.lock.where, remedy=AGAIN) from error
 
     def place(self, compiler: Compiler, exported: Mapping[str, ExportedProgram], check: Verify) -> Placed:
-        if self._lock.placements:
-            compiler.apply(self._lock.plan, MEASURED)
-        return Placed(compiler, exported, self._lock.placements, self._lock.options, self._lock.quantization)
+        if self.lock.measured:
+            compiler.apply(self.lock.plan, MEASURED)
+        measured = tuple(self.lock.measured.values())
+        return Placed(compiler, exported, measured, self.lock.options, self.lock.quantization)
 
     def require_applied(self, plans: Sequence[Plan]) -> None:
-        self._lock.require_applied(plans)
+        self.lock.require_applied(plans)
 
     def finish(self, report: Report, lock: Lock) -> Report:
         report = super().finish(report, lock)
-        return replace(report, notes=(*report.notes, *self._lock.notes(lock)))
+        return replace(report, notes=(*report.notes, *self.lock.notes(lock)))
 
 
 def lock_of(sources: Mapping[str, ExportedProgram], placed: Placed, registry: Registry) -> Lock:
@@ -138,26 +137,5 @@ def lock_of(sources: Mapping[str, ExportedProgram], placed: Placed, registry: Re
         {name: options for name, options in placed.options.items() if name in plan.backends},
         placed.quantization,
         None if section is None or section.is_auto else section.model_dump(mode="json"),
-        placed.placements,
+        {placement.method: placement for placement in placed.placements},
     )
-
-
-def check_locked(
-    model: Model, locked: PathLike, backends: Request = None, *, config: ConfigSource = None
-) -> tuple[str, ...]:
-    """Check that a lock can be applied, without compiling, and return notes on differences from its machine.
-
-    Raises:
-        PartitionError: the lock is of another model, or nodes cannot run where it places them; and as `explain`.
-    """
-    registry, lock = default_registry(), Lock.load(locked)
-    strategy = Replay.of(lock)
-    selection = select(backends, config, registry, compiled_for=strategy.backends)
-    sources = read_programs(model)
-    strategy.require_model(sources, selection)
-    exported, selection = strategy.quantize(sources, selection, registry)
-    compiler = Compiler(selection, kernels_of(registry, selection.kernels), strategy.plan)
-    compiler.add_methods(exported)
-    compiler.plan()
-    strategy.require_applied(compiler.plans)
-    return lock.notes(lock_of(sources, Placed(compiler, exported), registry))

@@ -60,7 +60,9 @@ def program() -> delegate.CompiledProgram:
 
 
 def lock() -> Any:
-    written = Lock({"forward": "x"}, "here", {"xnnpack": "1"}, program().plan, placements=report().placements)
+    written = Lock(
+        {"forward": "x"}, "here", {"xnnpack": "1"}, program().plan, measured={p.method: p for p in report().placements}
+    )
     return yaml.safe_load(written.to_yaml())
 
 
