@@ -48,10 +48,10 @@ MINUTES := 5
 fuzz: $(READY)
 	OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.hostile.files $(MINUTES)
 
-# Random models for some minutes against eager; each finding is printed with the smallest model that has it.
-PLACES := portable,xnnpack
+# Generated modules of every family, and random programs of several operators, on every backend against eager.
+EXAMPLES := 3000
 wild: $(READY)
-	OMP_NUM_THREADS=1 $(PYTHON) -W ignore -m tests.wild.run $(PLACES) $(MINUTES)
+	OMP_NUM_THREADS=1 EXAMPLES=$(EXAMPLES) $(PYTHON) -m pytest -q -m slow tests/testing/test_attributes.py
 
 # Every operator of every backend at hard points against torch in double precision, and the tables of deviations against
 # what is found; about 40 minutes on two cores, continued where it was stopped.

@@ -10,5 +10,4 @@ hostile: forged program files, and calls of kernels that must not crash.
 mutation: product code broken on purpose, which the tests must notice.
 release: wheels and source distributions, and the files that describe a release.
 support: helpers that the tests of several folders share.
-wild: random models against eager.
 """

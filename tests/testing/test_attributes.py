@@ -1,10 +1,11 @@
 """Operators with generated attributes, static and dynamic, on real backends against eager.
 
-The kit tries a few of every family on a backend, the same at every run; `make test-slow` many.
+The kit tries a few of every family on a backend, the same at every run; `make test-slow` many, and `make wild` more.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_devices(backend, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sweep(backend, examples, family):
     require(backend)
-    found, left = _compared(backend, family, examples)
+    found, left = _compared(backend, family, int(os.environ.get("EXAMPLES", examples)))
     assert found["runs"] > 0, f"{backend} refuses {dict(left)}"
 
 
