@@ -81,7 +81,7 @@ def unknown_commands(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_paths_and_commands_are_there(page: Path) -> None:
-    for package in ("llm", "ray", "remote", "serve"):  # those with commands
+    for package in ("demo", "llm", "ray", "remote", "serve"):  # those with commands
         pytest.importorskip(f"delegate_{package}", reason="`make plugins` installs the packages of plugins/")
     text = page.read_text()
     assert (broken_links(page), missing_paths(text), unknown_commands(text)) == ([], [], [])

@@ -68,10 +68,6 @@ _COMMANDS = {
         "delegate.cli.backends:check_backend",
         "Run the tests that every backend must pass; show the supported operators and the cost of a call.",
     ),
-    "demo": (
-        "delegate.cli.demo.command:demo",
-        "Lower a trained network to every backend, save it, and run it in processes without torch.",
-    ),
     "config": ("delegate.cli.upkeep:config_app", "Check a configuration, or print its schema."),
     "lock": ("delegate.cli.upkeep:lock_app", "Compare lockfiles, or check one."),
     "cache": ("delegate.cli.upkeep:cache_app", "Show or clear the cache."),

@@ -19,7 +19,6 @@ WRITTEN = [  # command, option
     (("lower", "absent.pt2", "-o", "x.dlg"), "--lock"),
     (("lower", "absent.pt2", "-o", "x.dlg"), "--bundle"),
     (("lower", "absent.pt2", "-o", "x.dlg"), "--trace"),
-    (("demo",), "-o"),
     (("run", "absent.dlg"), "-o"),
     (("run", "absent.dlg"), "--trace"),
     (("new-backend", "mine"), "-o"),

@@ -84,9 +84,6 @@ TABLE: dict[int, list[str]] = {
         "check-backend absent",
         "lock diff net.lock absent.lock",
         "lock check net.lock other.pt2 -b xnnpack",
-        "demo -b xnnpak",
-        "demo -b absent",
-        "demo -o good.yaml/below",
     ],
     USAGE: [
         "unknown",
@@ -117,11 +114,9 @@ TABLE: dict[int, list[str]] = {
         "cache clear --unknown",
         "lock diff net.lock",
         "lock check net.lock",
-        "demo --unknown",
     ],
 }
-ELSEWHERE = {(DONE, "check-backend"), (DONE, "demo")}  # test_new_backend.py, test_demo.py
-ELSEWHERE |= {(DONE, "calibrate")}  # tests/e2e/test_estimated_placement.py
+ELSEWHERE = {(DONE, "check-backend"), (DONE, "calibrate")}  # test_new_backend.py, tests/e2e/test_estimated_placement.py
 
 
 class Sorted(nn.Module):

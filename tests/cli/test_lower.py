@@ -1,4 +1,4 @@
-"""`delegate lower`, `explain` of a model, and `demo`."""
+"""`delegate lower`, and `explain` of a model."""
 
 from __future__ import annotations
 

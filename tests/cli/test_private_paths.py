@@ -88,7 +88,7 @@ LINES: dict[str, list[str] | str] = {
     "calibrate": "its file has numbers, and names of libraries and of the processor",
     "ops": "it prints",
     "check-backend": "it prints, and the cache is that of `backends`",
-    "demo": "its model is a part of this project, and lies below no folder of the user",
+    "demo": "its model is a part of its package, and lies below no folder of the user",
     "config": "it prints",
     "lock": "it prints",
     "cache": "it prints, or removes files",

@@ -27,6 +27,7 @@ PACKAGES = {
     "delegate": Path("."),
     "delegate_debugger": Path("plugins/debugger"),
     "delegate_cuda": Path("plugins/cuda"),
+    "delegate_demo": Path("plugins/demo"),
     "delegate_kernels_extra": Path("plugins/kernels-extra"),
     "delegate_llm": Path("plugins/llm"),
     "delegate_numba": Path("plugins/numba"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import statistics
 import subprocess
@@ -24,7 +23,7 @@ from delegate.plugins import PORTABLE, PluginState
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from delegate.cli.demo.network import Digits
+    from delegate_demo.network import Digits
 
 REPORT = Path("report.html")
 SCHEMES = ("static_int8", "dynamic_int8")  # each is shown for the backends that have it
@@ -238,12 +237,10 @@ def _choose(names: list[str] | None, step: Callable[[str], None]) -> list[_Choic
 
 
 def _schemes(backend: str) -> tuple[str, ...]:
-    """Return the schemes to show of a backend; none of one that runs no integers, or without torchao."""
+    """Return the schemes to show of a backend; none of one that runs no integers."""
     from delegate.errors import ConfigError
     from delegate.quantization import schemes
 
-    if importlib.util.find_spec("torchao") is None:
-        return ()
     try:
         available = schemes(backend)
     except ConfigError:
@@ -266,7 +263,7 @@ class _Demo:
         import numpy as np
         import torch
 
-        from delegate.cli.demo.network import digits, in_changing_light, load_trained
+        from delegate_demo.network import digits, in_changing_light, load_trained
 
         training, self.held_out = digits()
         self._network = load_trained()
@@ -301,7 +298,7 @@ class _Demo:
         delegate.to_backend(exported, [choice.name]).save(file)
         result_file = self._work / "result.json"
         paths = map(str, (file, self._work / "images.npy", result_file))
-        done = subprocess.run([sys.executable, "-m", "delegate.cli.demo.measuring", *paths], check=False)
+        done = subprocess.run([sys.executable, "-m", "delegate_demo.measuring", *paths], check=False)
         if done.returncode != 0:
             raise DelegateError(f"the process that ran it ended with exit code {done.returncode}")
         result = json.loads(result_file.read_text())

@@ -6,7 +6,7 @@ The data are the 1,797 handwritten digits of 8 x 8 pixels that scikit-learn has.
 The light on each image differs by up to a factor of 50, as in photos by day and by night. An integer range that is
 fixed for all images has few steps for the dark ones, so int8 has a cost that the table shows.
 
-`python -m delegate.cli.demo.network` trains the network and writes its weights, in about ten seconds.
+`python -m delegate_demo.network` trains the network and writes its weights, in about ten seconds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 from torch import nn
 
-from delegate.errors import ExportError
-
-CHECKPOINT = resources.files("delegate.cli.demo") / "weights.pt"
+CHECKPOINT = resources.files("delegate_demo") / "weights.pt"
 _DARKEST = np.float32(0.02)  # of the full light
 
 
@@ -59,18 +59,7 @@ def _block(channels_in: int, channels_out: int) -> tuple[nn.Module, ...]:
 
 
 def digits() -> tuple[Digits, Digits]:
-    """Return the training data in full light and the held-out data in changing light.
-
-    Raises:
-        ExportError: scikit-learn is not installed.
-    """
-    try:
-        from sklearn.datasets import load_digits
-        from sklearn.model_selection import train_test_split
-    except ModuleNotFoundError as error:
-        raise ExportError(
-            "the demo needs the digits of scikit-learn, which is not installed", remedy="pip install scikit-learn"
-        ) from error
+    """Return the training data in full light and the held-out data in changing light."""
     data = load_digits()
     images = (data.images[:, None] / 16).astype(np.float32)
     labels = data.target.astype(np.int64)

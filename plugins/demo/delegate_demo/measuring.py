@@ -1,4 +1,4 @@
-"""The process that runs one saved program without torch: python -m delegate.cli.demo.measuring FILE IMAGES RESULT
+"""The process that runs one saved program without torch: python -m delegate_demo.measuring FILE IMAGES RESULT
 
 It writes the class of each image, and the median latency of one image in seconds, as JSON.
 """

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delegate_demo import command
+from delegate_demo.command import DemoRow, conclusion, partly_quantized
+from typer.testing import CliRunner
 
-from delegate.cli.demo import command
-from delegate.cli.demo.command import DemoRow, conclusion, partly_quantized
-from tests.cli.calling import call
+from delegate.cli.app import app
+
+
+def call(*args: str, code: int = 0) -> tuple[str, str]:
+    """Run a command, assert its exit code, and return what it prints to stdout and to stderr."""
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == code, done.output + repr(done.exception)
+    return done.stdout, done.stderr
+
 
 TORCH = DemoRow("torch (eager)", "float", 0.98, 300e-6, None)
 EXACT = DemoRow("fast", "dynamic_int8", 0.98, 20e-6, 1)
@@ -47,7 +56,6 @@ def test_schemes_that_leave_layers_in_float_are_named() -> None:
 
 
 def test_the_table_the_files_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sklearn", reason="the demo trains on the digits of scikit-learn")
     monkeypatch.chdir(tmp_path)
     stdout, stderr = call("demo", "-b", "portable", "-o", "programs", "--report")
     lines = stdout.splitlines()
@@ -61,17 +69,27 @@ def test_the_table_the_files_and_the_report(tmp_path: Path, monkeypatch: pytest.
     assert stderr.startswith("demo: importing torch, exporting the network\n")
 
 
-def test_a_report_that_cannot_be_written_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--report", "report.html"),
+        ("-o file/below", "file"),
+        ("-b xnnpak", "did you mean 'xnnpack'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("report.html").mkdir()
-    stderr = call("demo", "--report", code=1)[1]
-    assert "report.html" in stderr
-    assert stderr.count("\n") == 1
+    Path("file").touch()
+    stderr = call("demo", *line.split(), code=1)[1].splitlines()
+    assert words in stderr[-1]
+    assert len(stderr) == 1 or "probing" in stderr[0] or "xnnpak" in stderr[-1]
 
 
 @pytest.mark.parametrize(("status", "words"), [(3, "exit code 3"), (-signal.SIGKILL, "exit code -9")])
 def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, status: int, words: str) -> None:
-    pytest.importorskip("sklearn", reason="the demo trains on the digits of scikit-learn")
 
     def fail(*args: Any, **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(args, status)
