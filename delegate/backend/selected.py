@@ -44,7 +44,7 @@ from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import WITHOUT_LIBRARIES
 from delegate.errors import BackendBroken, BackendFailed, DelegateError, LoweringError, PartitionError
 from delegate.plugins import AUTHOR, IN_PROCESS, OWN, one_line
-from delegate.runtime.option_rules import OptionRule
+from delegate.runtime.option_rules import Rule, rule_of_schema
 from delegate.verdict import Reason, Verdict, no
 
 _NOTHING_OPEN = nullcontext()
@@ -224,7 +224,7 @@ class SelectedBackend:
         if not self.is_isolated:  # the runtime part checks it in any case
             self._part.check_artifact(region, artifact)
 
-    def option_rules(self) -> dict[str, OptionRule]:
+    def option_rules(self) -> dict[str, Rule]:
         """Return the accepted values of those options whose model states plain ones; for loads."""
         return _option_rules(self._class.Options)
 
@@ -331,13 +331,13 @@ class SelectedBackend:
 
 
 @lru_cache(64)
-def _option_rules(options: type[Options]) -> dict[str, OptionRule]:
+def _option_rules(options: type[Options]) -> dict[str, Rule]:
     """Return the rules of a model of options; pydantic takes a tenth of a small lowering to write its schema."""
     try:
         schema = options.model_json_schema()
     except PydanticInvalidForJsonSchema:  # a type of its own
         return {}
-    rules = {name: OptionRule.of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}
+    rules = {name: rule_of_schema(of_option) for name, of_option in schema.get("properties", {}).items()}
     return {name: rule for name, rule in rules.items() if rule is not None}
 
 

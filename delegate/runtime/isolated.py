@@ -12,12 +12,12 @@ import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
 
 from delegate.errors import BackendFailed, BackendUnavailable
-from delegate.plugins import load_object, one_line
+from delegate.plugins import load_object
 from delegate.processes.answering import Questions
 from delegate.processes.channel import map_shared, open_shared_file, share
 from delegate.processes.process import Process, ProcessEnded
@@ -72,16 +72,9 @@ class Isolated:
         return IsolatedDelegate(self, request, parts)
 
     def process(self) -> Process:
-        """Return the process, which is started again if it has ended.
-
-        Raises:
-            BackendUnavailable: it cannot be started here.
-        """
+        """Return the process, which is started again if it has ended."""
         if self._process is None or not self._process.is_running:
-            try:
-                self._process = Process(f"{__name__}:questions")
-            except OSError as error:  # no descriptors are left, or no processes
-                raise _unavailable(one_line(error)) from error
+            self._process = Process(f"{__name__}:questions")
         return self._process
 
     def close(self) -> None:
@@ -147,11 +140,7 @@ class IsolatedDelegate(Delegate):
 
     def _open(self) -> None:
         self._process, self._shapes, self._memory = self._host.process(), None, None
-        try:
-            file = share(self._parts)
-        except OSError as error:  # no descriptors are left, or no memory
-            raise _unavailable(one_line(error)) from error
-        with file:
+        with share(self._parts) as file:
             request = {**self._request, "sizes": [part.nbytes for part in self._parts]}
             self._number = int(self._ask("open", request, (file.fileno(),)))
 
@@ -162,7 +151,7 @@ class IsolatedDelegate(Delegate):
         message = [self._number, len(inputs), tensors.to_json()]
         memory, self._memory, self._shapes = self._memory, None, None  # unknown until the other side has it, too
         if memory is None or len(memory) < tensors.size:
-            with _new_shared_memory(tensors.size) as file:
+            with open_shared_file(tensors.size) as file:
                 memory = mmap.mmap(file.fileno(), tensors.size)
                 self._ask("prepare", message, (file.fileno(),))
         else:
@@ -277,17 +266,6 @@ def _translate_end() -> Any:
         yield
     except ProcessEnded as end:
         if not end.has_started:
-            raise _unavailable(f"Python {end.ending}") from end
+            what, remedy = "cannot start a process for delegates", "load the file without isolate if you trust it"
+            raise BackendUnavailable(what, where=f"Python {end.ending}", remedy=remedy) from end
         raise BackendFailed(f"the process that runs it {end.ending}", remedy=_SUSPECT) from end
-
-
-def _unavailable(why: str) -> BackendUnavailable:
-    remedy = "load the file without isolate if you trust it"
-    return BackendUnavailable("cannot start a process for delegates", where=why, remedy=remedy)
-
-
-def _new_shared_memory(size: int) -> BinaryIO:
-    try:
-        return open_shared_file(size)
-    except OSError as error:
-        raise _unavailable(one_line(error)) from error

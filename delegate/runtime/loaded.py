@@ -27,7 +27,7 @@ from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context, zeros
 from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
 from delegate.runtime.lifecycle import FORKED, PROGRAMS, CallLock, closing_error, fork_error, leak
-from delegate.runtime.option_rules import Alternative, OptionRule, rules_of_json
+from delegate.runtime.option_rules import Rule, accepts, describe, rules_of_json
 from delegate.runtime.platform import DEFAULT, Platform
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ _POLICIES = get_args(Policy)
 _MAX_SECONDS = 1e6  # of `isolate`: system calls take no more
 LoadOptions = Mapping[str, Mapping[str, Any]]  # backend -> option -> value
 # An option that does not exist at lowering has only the type of the runtime part.
-_BY_TYPE: Mapping[type, OptionRule] = {
-    int: OptionRule((Alternative("integer", minimum=0),)),
-    bool: OptionRule((Alternative("boolean"),)),
-    str: OptionRule((Alternative("string"),)),
-    float: OptionRule((Alternative("number"),)),
+_BY_TYPE: Mapping[type, Rule] = {
+    int: [{"type": "integer", "minimum": 0}],
+    bool: [{"type": "boolean"}],
+    str: [{"type": "string"}],
+    float: [{"type": "number"}],
 }
 
 
@@ -165,11 +165,11 @@ def _time_limit(isolate: Any) -> float | None:
     raise ConfigError(f"isolate should be {allowed}, not {reprlib.repr(isolate)}", where="load")
 
 
-def _check_option(backend: str, key: str, value: Any, known: Mapping[str, OptionRule], fixed: set[str]) -> None:
+def _check_option(backend: str, key: str, value: Any, known: Mapping[str, Rule], fixed: set[str]) -> None:
     where = f"options of {backend}"
     if key in known:
-        if not known[key].accepts(value):
-            raise ConfigError(f"{key} should be {known[key]}, not {value!r}", where=where)
+        if not accepts(known[key], value):
+            raise ConfigError(f"{key} should be {describe(known[key])}, not {value!r}", where=where)
         return
     if key in fixed:
         raise ConfigError(f"{key} is fixed: the blob was compiled with it", where=where, remedy="lower the model again")

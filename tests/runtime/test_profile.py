@@ -174,29 +174,6 @@ def test_a_single_delegate_and_a_failing_call():
     assert profile.timings[0].count == 1  # nobody watches any more
 
 
-def test_profiles_within_each_other_and_beside():
-    program = compiled(Net().eval(), (x(3),)).loaded
-
-    def counts(profile: Any) -> set[int]:
-        return {t.count for t in profile.timings}
-
-    with program.profile() as outer:
-        program(x(3).numpy())
-        with program.profile() as inner:
-            program(x(3).numpy())
-        program(x(3).numpy())
-    program(x(3).numpy())
-    assert (counts(outer), counts(inner)) == ({3}, {1})
-    first, second = program.profile(), program.profile()
-    with first as one:
-        two = second.__enter__()
-        program(x(3).numpy())
-    program(x(3).numpy())
-    second.__exit__(None, None, None)
-    program(x(3).numpy())
-    assert (counts(one), counts(two)) == ({1}, {2})
-
-
 def test_kernels_of_other_libraries_are_named():
     table = KernelTable("mine")
 

@@ -6,12 +6,11 @@ Such code are listeners, kernels, backends, platforms, signal handlers, and `__d
 from __future__ import annotations
 
 import gc
-import json
 import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ import torch
 import delegate
 from delegate.devtools.events import Event, MethodRun
 from delegate.devtools.listeners import SerialCalls
-from delegate.devtools.trace import Trace
 from delegate.errors import DelegateError, ExecutionError, ListenerError, ProgramError
 from delegate.program.file import serialize
 from delegate.program.model import Program
@@ -304,48 +302,6 @@ class Negative(torch.nn.Module):
         return torch.neg(x)
 
 
-class Net(torch.nn.Module):
-    """Two partitions of XNNPACK with a kernel between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.cumsum(self.first(x), 0))
-
-
-@pytest.mark.parametrize("backends", [["xnnpack"], []], ids=str)
-@pytest.mark.parametrize("module", [Net(), torch.nn.Linear(8, 8)], ids=["partitions", "one partition"])
-def test_signals_at_any_time(module, backends):
-    """A handler that calls the same context, another one and another program, wherever it interrupts a call."""
-    exported = torch.export.export(module.eval(), (torch.rand(4, 8),))
-    lowered = [delegate.to_backend(exported, backends) for _ in range(2)]
-    assert all(bool(p.report.partitions) is bool(backends) for p in lowered)
-    program, other = (p.loaded for p in lowered)
-    x = np.random.default_rng(0).random((4, 8), np.float32)
-    expected, context, outcomes = program(x), program.context(), dict[str, int]()
-
-    def handle() -> None:
-        for name, function in {"same": program, "context": context, "other": other}.items():
-            try:
-                np.testing.assert_array_equal(function(x), expected)
-                outcome = "right"
-            except ExecutionError as error:
-                outcome = "refused" if "is used by" in str(error) else str(error)
-            outcomes[f"{name} {outcome}"] = outcomes.get(f"{name} {outcome}", 0) + 1
-
-    with _handler(handle):
-        for _ in _interrupts(400, 3e-4):
-            for _ in range(8):
-                np.testing.assert_array_equal(program(x), expected)
-    np.testing.assert_array_equal(program(x), expected)
-    assert {"same right", "same refused", "other right"} <= outcomes.keys() <= ALLOWED
-
-
-ALLOWED = {"same right", "same refused", "context right", "context refused", "other right"}
-
-
 def test_programs_that_share_the_memory_of_a_thread():
     """XNNPACK's models of varying sizes use one memory in a thread, also if one interrupts another."""
     models = [torch.nn.Linear(1024, 1024).eval() for _ in range(2)]
@@ -362,23 +318,6 @@ def test_programs_that_share_the_memory_of_a_thread():
         for _ in _interrupts(300, 3e-3):
             for _ in range(3):
                 np.testing.assert_array_equal(first(x.numpy()), expected)
-
-
-def test_profiles_and_traces_of_an_interrupted_event(tmp_path):
-    """A handler that runs while a listener handles an event, and causes another one for the same listener."""
-    with _load(whole()) as program, _load(whole()) as other, ExitStack() as listening:
-        trace = listening.enter_context(Trace(tmp_path / "trace.json"))
-        profile = listening.enter_context(program.profile())
-        for context, listener in ((program, trace), (other, trace), (other, profile)):
-            listening.enter_context(context.listen(listener))
-        listening.enter_context(_handler(lambda: other(X)))
-        for _ in _interrupts(300, 3e-4):
-            for _ in range(5):
-                program(X)
-        listening.close()
-        assert sum(t.count for t in profile.timings if t.kind == "kernel") == 300 * 6
-    names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
-    assert sum("add_one" in name for name in names) == 300 * 6
 
 
 def _interrupts(count: int, most: float) -> Iterator[None]:
