@@ -165,7 +165,7 @@ def test_packed_weights_of_other_layers_are_not_taken(tmp_path, released, monkey
     """Check that missing packed weights of a wrong key are detected, and the weights are restored."""
     saved("linears", False, tmp_path / "model.dlg")
     saved("convolutions", False, tmp_path / "other.dlg")
-    monkeypatch.setattr(sharing, "packing_key", lambda *_: "the same")
+    monkeypatch.setattr(sharing.Graph, "key", lambda *_: "the same")
     other = delegate.load(tmp_path / "other.dlg")
     program = delegate.load(tmp_path / "model.dlg")
     assert type(backend_delegates(other)[0]._engine) is CompiledModel

@@ -19,7 +19,6 @@ from torch import nn
 
 import delegate
 from delegate.backends.xnnpack.runtime import litert, sharing
-from delegate.backends.xnnpack.runtime.verifier import Graph
 from tests.support.lowering import assert_runs, assert_same
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory exist only on Linux")
@@ -222,7 +221,7 @@ def test_the_library_frees_rejected_models(program: Path) -> None:
     os.write(memory, b"nonsense" * 100)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="failed with status"):
-            litert.CompiledModel(memory, Graph((), (), 0, (), ()), 1, os.memfd_create("packed"))
+            litert.CompiledModel(memory, (), (), 1, os.memfd_create("packed"))
     os.close(memory)
     assert descriptors() <= before + 3  # where a model is refused, LiteRT has not taken the other file
     assert sharing.library() is not None

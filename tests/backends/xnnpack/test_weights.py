@@ -1,5 +1,7 @@
 """Separately stored weights: stored once for all partitions that share them, in 16 bits if this is lossless."""
 
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -31,11 +33,12 @@ KINDS = {
 @pytest.mark.parametrize("name", KINDS)
 def test_extracted_constants_are_assembled_again(name):
     array, kind = KINDS[name]
-    model = b"12345678" + array.tobytes() + b"abc" + F32.tobytes()[: 4 * N]
-    constants = [(8, array, None), (11 + array.nbytes, F32[:N], None)]
+    sizes = [struct.pack("<I", size) for size in (array.nbytes, 4 * N)]
+    model = b"1234" + sizes[0] + array.tobytes() + b"abc" + sizes[1] + F32.tobytes()[: 4 * N]
+    constants = [(8, array, None), (15 + array.nbytes, F32[:N], None)]
     rest, places, data = extract_constants(model, constants)
-    assert rest == b"12345678abc"
-    assert places == [(8, kind), (11, "")]
+    assert rest == b"1234" + sizes[0] + b"abc" + sizes[1]
+    assert places == [(8, kind), (15, "")]
     assert data[0].nbytes == array.nbytes // (2 if kind else 1)
     assert assemble(memoryview(rest), pieces(memoryview(rest), places, data)) == model
 
@@ -51,18 +54,21 @@ def test_floats_decoded_from_integers(bits, size, zeros):
     coded = Coded(values, scale, zero, bits)
     assert coded.in_runs
     floats = coded.decoded()
-    rest, places, data = extract_constants(floats.tobytes(), [(0, floats, coded)])
-    assert data[0].nbytes == values.size * bits // 8 + scale.size * (5 if zeros else 4)
-    assert assemble(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
+    assert_assembled(floats, coded, values.size * bits // 8 + scale.size * (5 if zeros else 4))
+
+
+def assert_assembled(floats, coded, stored):
+    model = struct.pack("<I", floats.nbytes) + floats.tobytes()
+    rest, places, data = extract_constants(model, [(4, floats, coded)])
+    assert data[0].nbytes == stored
+    assert assemble(memoryview(rest), pieces(memoryview(rest), places, data)) == model
 
 
 @pytest.mark.parametrize("small", [False, True], ids=["8 bits", "4 bits would do"])
 def test_integers_of_uneven_count(small):
     values = np.random.default_rng(0).integers(*((-8, 8) if small else (-128, 128)), (33, 33)).astype(np.int8)
     coded = Coded(values, np.linspace(0.1, 1, 99, dtype=np.float32).reshape(33, 3))
-    floats = coded.decoded()
-    rest, places, data = extract_constants(floats.tobytes(), [(0, floats, coded)])
-    assert assemble(memoryview(rest), pieces(memoryview(rest), places, data)) == floats.tobytes()
+    assert_assembled(coded.decoded(), coded, values.size + 4 * 99)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +125,8 @@ def test_two_methods_store_their_weights_once(tmp_path, isolate):
         ([(0, "runs", 4096, 4, -32, True)], 1),
         ([(-1, "")], 1),
         ([(10**9, "")], 1),
+        ([(0, "")], 1),
+        ([(4, "float16")], 1),
         ([(0, "float8")], 1),
         ([("0", "")], 1),
         ([0], 1),

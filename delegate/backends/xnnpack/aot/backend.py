@@ -29,7 +29,7 @@ from delegate.backends.xnnpack.aot.rewrite import rewrite
 from delegate.backends.xnnpack.aot.tflite import Model, ModelTooLarge
 from delegate.backends.xnnpack.deviations import DEVIATIONS
 from delegate.backends.xnnpack.runtime.interpreted import find_covered_operators, open_interpreter
-from delegate.backends.xnnpack.runtime.weights import assemble, extract_constants, pieces, verify_without_constants
+from delegate.backends.xnnpack.runtime.weights import assemble, extract_constants, pieces
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
 from delegate.edge.torch_private import OpOverload
@@ -41,14 +41,14 @@ _RUN = """from ai_edge_litert.interpreter import Interpreter
 
 def run(inputs):
     interpreter = Interpreter(model_path=str(HERE / "model.tflite"), num_threads=1)
-    for index, array in zip({inputs}, inputs):
-        interpreter.resize_tensor_input(index, array.shape)
+    details = interpreter.get_input_details()
+    for detail, array in zip(details, inputs):
+        interpreter.resize_tensor_input(detail["index"], array.shape)
     interpreter.allocate_tensors()
-    dtypes = {{detail["index"]: detail["dtype"] for detail in interpreter.get_tensor_details()}}
-    for index, array in zip({inputs}, inputs):
-        interpreter.set_tensor(index, array.astype(dtypes[index]))
+    for detail, array in zip(details, inputs):
+        interpreter.set_tensor(detail["index"], array.astype(detail["dtype"]))
     interpreter.invoke()
-    return [interpreter.get_tensor(index) for index in {outputs}]
+    return [interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()]
 """
 
 
@@ -94,15 +94,15 @@ class XnnpackBackend(TableBackend):
             raise RegionRefused(refused_nodes)
         builder = self._lower_region(region)
         try:
-            blob, inputs, outputs = builder.finish()
+            blob = builder.finish()
         except ModelTooLarge as error:
             raise RegionRefused({_largest_node(region): str(error)}) from error
         rest, places, data = extract_constants(blob, builder.model.constants(blob))
         reasons = find_rejected(builder.model, blob)
         if reasons:
             raise RegionRefused(reasons)
-        require_without_elements(region, blob, inputs, outputs)
-        specs = {**self._specs(region), "inputs": inputs, "outputs": outputs, "weights": places}
+        require_without_elements(region, blob)
+        specs = {**self._specs(region), "weights": places}
         notes = (*_notes(builder), *_rounding(itertools.chain(region.inputs, region.outputs)))
         return PreprocessResult(rest, specs, notes, data=tuple(data))
 
@@ -123,20 +123,15 @@ class XnnpackBackend(TableBackend):
         specs, data = artifact.compile_specs, [memoryview(part) for part in artifact.data]
         blob = memoryview(artifact.blob)
         model = assemble(blob, pieces(blob, specs["weights"], data))
-        code = _RUN.format(inputs=specs["inputs"], outputs=specs["outputs"])
-        return Reproduction({"model.tflite": model}, code, ("ai-edge-litert",))
+        return Reproduction({"model.tflite": model}, _RUN, ("ai-edge-litert",))
 
     def check_artifact(self, region: Region, artifact: PreprocessResult) -> None:
-        """Raise an exception if the model of a cached artifact, or its specs, do not fit a region."""
+        """Raise an exception if the specs or the constants of a cached artifact do not fit a region or its model."""
         artifact.require_specs(self._specs(region))
-        inputs, outputs, places = (artifact.compile_specs[name] for name in ("inputs", "outputs", "weights"))
-        if artifact.space or not all(type(number) is int for number in (*inputs, *outputs)):
-            raise TypeError("its inputs and outputs must be tensor indices, in host memory")
-        model = memoryview(artifact.blob)
-        constants = pieces(model, places, [memoryview(part) for part in artifact.data])
-        graph = verify_without_constants(model, constants, inputs, outputs)
-        if (len(graph.inputs), len(graph.outputs)) != (len(region.inputs), len(region.outputs)):
-            raise ValueError(f"the inputs or outputs of its model differ from those of {region.name}")
+        if artifact.space:
+            raise ValueError("its inputs and outputs must be in host memory")
+        data = [memoryview(part) for part in artifact.data]
+        pieces(memoryview(artifact.blob), artifact.compile_specs["weights"], data)
 
     def _specs(self, region: Region) -> dict[str, Any]:
         """Return the compile specs that do not depend on the model."""

@@ -36,11 +36,12 @@ from delegate.backends.xnnpack.aot.operand import (
     signature,
 )
 from delegate.backends.xnnpack.aot.tflite import Array, Model, TensorQuantization
-from delegate.backends.xnnpack.runtime.schema import RATIOS
 from delegate.edge.node import tensor, tensors
 
 # Operators that only move or select values: the result has the parameters of the operands.
-_MOVES = frozenset(name for name, (kind, *_) in RATIOS.items() if kind == "same") - {"RESIZE_BILINEAR"}
+_MOVES = frozenset((
+    "CONCATENATION", "MAX_POOL_2D", "PAD", "REDUCE_MAX", "REDUCE_MIN", "RESHAPE", "SPLIT", "STRIDED_SLICE", "TRANSPOSE",
+))  # fmt: skip
 _CONVERTS = (2.0**-8, 2.0**7)  # ratios of scales in conversions between integers
 
 
@@ -503,8 +504,8 @@ class RegionBuilder:
 
     # -- result --------------------------------------------------------------------------------------------------------
 
-    def finish(self) -> tuple[bytes, list[int], list[int]]:
-        """Return the model's bytes, and its input and output tensors in the order of the region's."""
+    def finish(self) -> bytes:
+        """Return the model's bytes; its inputs and outputs are in the order of the region's."""
         outputs: list[int] = []
         used = set(self._inputs)
         for node in self.region.outputs:
@@ -517,4 +518,4 @@ class RegionBuilder:
                 x = self._reshape(x, x.shape, x.order)
             used.add(x.index)
             outputs.append(x.index)
-        return self.model.finish(self._inputs, outputs), self._inputs, outputs
+        return self.model.finish(self._inputs, outputs)

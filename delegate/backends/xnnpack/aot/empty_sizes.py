@@ -6,7 +6,7 @@ run at all. But one that has both kinds of results, such as `x.softmax(1), x.sum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from torch.fx import Node
@@ -18,20 +18,19 @@ from delegate.backends.xnnpack.runtime.interpreted import Interpreted, open_inte
 Shape = Callable[[Node], list[int]]
 
 
-def require_without_elements(region: Region, model: bytes, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+def require_without_elements(region: Region, model: bytes) -> None:
     """Raise RegionFailed if a region fails in a call without elements, in which some results have elements.
 
     Args:
         region: The region.
         model: The region as a model.
-        inputs, outputs: The tensors of the model that are the region's inputs and outputs.
     """
     for symbol, known in region.range_constraints.items():
         shape = partial(shape_without, symbol=symbol, ranges=region.range_constraints)
         is_run = known.lower == 0 and not all(0 in shape(node) for node in region.outputs)
         if not is_run:
             continue
-        engine = Interpreted(open_interpreter(model, 1), inputs, outputs, dynamic=True)
+        engine = Interpreted(open_interpreter(model, 1), dynamic=True)
         if why := _find_failure(region, engine, shape):
             raise RegionFailed(f"XNNPACK fails in a call in which the size {symbol} is 0: {why}")
 

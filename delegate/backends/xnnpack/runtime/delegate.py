@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,7 +13,6 @@ import numpy as np
 
 from delegate.backends.xnnpack.runtime.interpreted import Interpreted, litert, open_interpreter
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile, library
-from delegate.backends.xnnpack.runtime.verifier import Graph, verify
 from delegate.backends.xnnpack.runtime.weights import Piece, assemble, pieces, split_at_constants
 from delegate.errors import BackendFailed
 from delegate.kernels.half_precision import from_bfloat16, from_float16, to_bfloat16
@@ -41,20 +41,12 @@ class XnnpackDelegate(Delegate):
 
     Args:
         engine: runs the model.
-        graph: the verified model.
         specs: the compile specs.
         reopen: opens the model again with a function that receives its operators; None if that is not possible.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        graph: Graph,
-        specs: Mapping[str, Any],
-        reopen: Reopen | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, specs: Mapping[str, Any], reopen: Reopen | None = None) -> None:
         self._engine, self._dynamic, self._reopen = engine, specs["dynamic"], reopen
-        self._tensors = graph.inputs, graph.outputs  # not the whole graph, which holds the scales of all weights
         self._types = [[DType[name] for name in names] for names in specs["types"]]  # of inputs, of outputs
         input_types, output_types = self._types
         self._input_conversions = tuple(_WIDE.get(t) for t in input_types)
@@ -64,8 +56,8 @@ class XnnpackDelegate(Delegate):
     def prepare(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> None:
         input_types, output_types = self._types
         for what, tensors, known, types in (
-            ("inputs", self._tensors[0], input_types, inputs),
-            ("outputs", self._tensors[1], output_types, outputs),
+            ("inputs", self._engine.inputs, input_types, inputs),
+            ("outputs", self._engine.outputs, output_types, outputs),
         ):
             if not len(tensors) == len(known) == len(types):
                 raise BackendFailed(f"it has {len(tensors)} {what}, but the program has {len(types)}", remedy=_DAMAGED)
@@ -162,12 +154,11 @@ class XnnpackRuntime(BackendRuntime):
             assembly = BackgroundCall(partial(assemble, blob, constants))
             litert()
             model = assembly.result()
-            graph = verify(memoryview(model), compile_specs["inputs"], compile_specs["outputs"])
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, struct.error) as error:
             problem = "the model was not written by this backend"
             raise BackendFailed(problem, where=str(error), remedy=_DAMAGED) from error
         with _prepare():
-            return XnnpackDelegate(_interpret(model, compile_specs), graph, compile_specs, reopen)
+            return XnnpackDelegate(_interpret(model, compile_specs), compile_specs, reopen)
 
 
 @contextmanager
@@ -185,14 +176,16 @@ def _create_profiled(
     """Create a delegate that reports XNNPACK's operators; return None if LiteRT reports none here."""
     if sys.platform != "linux" or library() is None:
         return None
+    from delegate.backends.xnnpack.runtime.graph import Graph  # small models need it only here
+
     content = memoryview(assemble(blob, constants))
     model = ModelFile(content.nbytes)
     try:
         model.write(0, content)
-        graph = verify(content, specs["inputs"], specs["outputs"])
+        graph = Graph(content)
         with _prepare():
-            engine = CompiledModel(model.descriptor, graph, _threads(specs), None, report).bind(specs["dynamic"])
-            return XnnpackDelegate(engine, graph, specs)
+            engine = CompiledModel(model.descriptor, graph.inputs, graph.outputs, _threads(specs), report=report)
+            return XnnpackDelegate(engine.bind(specs["dynamic"]), specs)
     finally:
         model.close()
 
@@ -203,9 +196,8 @@ def _large(blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any
     try:
         for start, rest in split_at_constants(blob, constants):
             model.write(start, rest)
-        graph = verify(model.view, specs["inputs"], specs["outputs"], [(p.start, p.size) for p in constants])
         with _prepare():
-            return XnnpackDelegate(_share(model, constants, graph, specs), graph, specs, reopen)
+            return XnnpackDelegate(_share(model, constants, specs), specs, reopen)
     except BaseException:
         model.close()
         raise
@@ -213,12 +205,12 @@ def _large(blob: memoryview, constants: Sequence[Piece], specs: Mapping[str, Any
         release_pages(blob)  # and the whole program file, whose pages count as this process's memory
 
 
-def _share(model: ModelFile, constants: Sequence[Piece], graph: Graph, specs: Mapping[str, Any]) -> Engine:
+def _share(model: ModelFile, constants: Sequence[Piece], specs: Mapping[str, Any]) -> Engine:
     if sys.platform == "linux":
         from delegate.backends.xnnpack.runtime.sharing import share  # small models need none of it
 
         on_disk = specs.get("weight_cache", True)
-        engine = share(model, graph, constants, _threads(specs), dynamic=specs["dynamic"], on_disk=on_disk)
+        engine = share(model, constants, _threads(specs), dynamic=specs["dynamic"], on_disk=on_disk)
         if engine is not None:
             return engine
     for piece in constants:
@@ -229,7 +221,7 @@ def _share(model: ModelFile, constants: Sequence[Piece], graph: Graph, specs: Ma
 
 
 def _interpret(model: bytes, specs: Mapping[str, Any]) -> Engine:
-    return Interpreted(open_interpreter(model, _threads(specs)), specs["inputs"], specs["outputs"], specs["dynamic"])
+    return Interpreted(open_interpreter(model, _threads(specs)), specs["dynamic"])
 
 
 def _threads(specs: Mapping[str, Any]) -> int:

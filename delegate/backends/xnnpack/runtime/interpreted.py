@@ -6,7 +6,7 @@ LiteRT silently runs rejected operators with slow kernels, so the AOT part count
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,20 @@ def open_interpreter(model: bytes, num_threads: int) -> Any:
         raise BackendFailed("LiteRT rejects the model", where=str(error)) from error
 
 
+class ModelTensor(NamedTuple):
+    """An input or output of a model.
+
+    Args:
+        shape: its sizes; for a dynamic one an example.
+        signature: the same with -1 for dynamic ones.
+        dtype: NumPy's type of its elements.
+    """
+
+    shape: tuple[int, ...]
+    signature: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 class Interpreted:
     """An interpreter as an `Engine`.
 
@@ -41,19 +55,30 @@ class Interpreted:
 
     Args:
         interpreter: LiteRT's.
-        inputs, outputs: tensors of its model.
         dynamic: true if sizes change; then `resize` must come first.
+
+    Attributes:
+        inputs, outputs: the tensors of its model.
     """
 
-    def __init__(self, interpreter: Any, inputs: Sequence[int], outputs: Sequence[int], dynamic: bool) -> None:
+    def __init__(self, interpreter: Any, dynamic: bool) -> None:
         self._owner = interpreter  # keeps the model's bytes alive
         self._wrapper = interpreter._interpreter
-        self._inputs, self._outputs, self._dynamic = tuple(inputs), tuple(outputs), dynamic
+        self._inputs, self._outputs = self._wrapper.InputIndices(), self._wrapper.OutputIndices()
+        self._dynamic = dynamic
+        self.inputs, self.outputs = (
+            tuple(map(self._describe_tensor, indices)) for indices in (self._inputs, self._outputs)
+        )
         self.sources: list[Any] = []
         self._results: list[Any] = []
         self.run = self._wrapper.Invoke
         if not dynamic:
             self._bind()
+
+    def _describe_tensor(self, index: int) -> ModelTensor:
+        wrapper = self._wrapper
+        shape, signature = (tuple(get(index, 0).tolist()) for get in (wrapper.TensorSize, wrapper.TensorSizeSignature))
+        return ModelTensor(shape, signature or shape, np.dtype(wrapper.TensorType(index, 0)))
 
     def _bind(self) -> None:
         """Plan memory for the current sizes and view it as arrays."""

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from delegate.backends.xnnpack.runtime.verifier import Graph
+from delegate.backends.xnnpack.runtime.interpreted import ModelTensor
 from delegate.common.user_warnings import warn_user
 from delegate.runtime.backend import ReportOperator
 
@@ -213,7 +213,7 @@ class CompiledModel:
 
     Args:
         model: descriptor of its file, which the caller closes.
-        graph: the verified model.
+        inputs, outputs: its tensors.
         threads: number of threads.
         packed: descriptor of a file with packed weights, which the model closes. An empty file is written; the content
             of another is used. None: the model packs its weights in its own memory.
@@ -224,14 +224,17 @@ class CompiledModel:
     """
 
     def __init__(
-        self, model: int, graph: Graph, threads: int, packed: int | None = None, report: ReportOperator | None = None
+        self,
+        model: int,
+        inputs: Sequence[ModelTensor],
+        outputs: Sequence[ModelTensor],
+        threads: int,
+        packed: int | None = None,
+        report: ReportOperator | None = None,
     ) -> None:
         self.results: list[Array] = []
         self._sources: list[Array] = []
-        self._inputs, self._outputs = (
-            graph.inputs,
-            graph.outputs,
-        )  # not the graph, which holds the scales of all weights
+        self.inputs, self.outputs = inputs, outputs
         self._report, self._is_dynamic = report, False
         self._packed: object = None
         self._buffers: tuple[list[c_void_p], list[c_void_p]] = ([], [])
@@ -271,9 +274,9 @@ class CompiledModel:
         self._is_dynamic, self._packed = dynamic, packed
         if not dynamic:
             sizes = self._output_sizes()
-            if sizes != [tensor.shape for tensor in self._outputs]:
+            if sizes != [tensor.shape for tensor in self.outputs]:
                 raise RuntimeError("the model returns other sizes than it declares")
-            self._allocate_arrays([tensor.shape for tensor in self._inputs], sizes, _zeros)
+            self._allocate_arrays([tensor.shape for tensor in self.inputs], sizes, _zeros)
         return self
 
     @property
@@ -292,7 +295,7 @@ class CompiledModel:
 
     def _output_sizes(self) -> list[tuple[int, ...]]:
         """Return the sizes of outputs."""
-        layouts = (_Layout * len(self._outputs))()
+        layouts = (_Layout * len(self.outputs))()
         _call("GetCompiledModelOutputTensorLayouts", self._compiled, 0, len(layouts), layouts, True)
         return [tuple(layout.sizes[: layout.rank]) for layout in layouts]
 
@@ -301,7 +304,7 @@ class CompiledModel:
     ) -> None:
         """Create arrays of these sizes, in memory from `allocate`."""
         self._unbind()
-        shapes, types = (*inputs, *outputs), [t.dtype for t in (*self._inputs, *self._outputs)]
+        shapes, types = (*inputs, *outputs), [t.dtype for t in (*self.inputs, *self.outputs)]
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, types, strict=True)]
         starts = [0, *accumulate(size + PADDING - size % -PADDING for size in sizes)]
         self._memory = allocate(starts.pop() + PADDING)
@@ -327,7 +330,7 @@ class CompiledModel:
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Resize the dynamic inputs; all arrays are new, in this thread's memory."""
         self._unbind()
-        for index, (shape, tensor) in enumerate(zip(shapes, self._inputs, strict=True)):
+        for index, (shape, tensor) in enumerate(zip(shapes, self.inputs, strict=True)):
             if -1 in tensor.signature:
                 sizes = (c_int * len(shape))(*shape)
                 _call("CompiledModelResizeInputTensor", self._compiled, 0, index, sizes, len(shape))

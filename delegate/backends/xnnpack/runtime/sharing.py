@@ -4,9 +4,7 @@ XNNPACK reads its packed weights from this file and never the model's own weight
 instead of weights. If a packed weight were missing, XNNPACK would silently pack zeros. So each model is first compiled
 with an outline of the packed file, in which XNNPACK records missing weights.
 
-Models of the same key may use the same packed weights. XNNPACK identifies packed weights by the numbers of buffers and
-by a number for the kind of packing. The key contains all inputs of packing for every layer: the operator with its
-options, the numbers and contents of its constants, and their scales. Sizes of activations are not part of it.
+Models of the same key (`graph.Graph.key`) may use the same packed weights.
 """
 
 from __future__ import annotations
@@ -16,28 +14,25 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 from weakref import WeakValueDictionary
 
+from delegate.backends.xnnpack.runtime.graph import Graph
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile, library, version
-from delegate.backends.xnnpack.runtime.verifier import Graph, VerifiedLayer, VerifiedOperand, VerifiedTensor
 from delegate.backends.xnnpack.runtime.weights import Piece
 from delegate.cache.runtime.environment import host_features
 from delegate.cache.runtime.folder import PACKED, MappedFiles, cache_folder, private
 from delegate.program.segments import checksum
 
 LEAST_HOLE = 1 << 16  # bytes of the smallest omitted weight, which covers whole pages
-_READ = frozenset({"TRANSPOSE_CONV"})  # whose weights LiteRT reads though they are packed
 
 
 def share(
-    model: ModelFile, graph: Graph, constants: Sequence[Piece], threads: int, *, dynamic: bool, on_disk: bool
+    model: ModelFile, constants: Sequence[Piece], threads: int, *, dynamic: bool, on_disk: bool
 ) -> CompiledModel | None:
     """Open a model that shares its packed weights, and pack them if necessary; return None if this is not possible.
 
     Args:
         model: without its constants.
-        graph: the verified model.
         constants: The model's constants.
         threads: number of threads.
         dynamic: true if its sizes change.
@@ -45,15 +40,14 @@ def share(
     """
     if library() is None:
         return None
-    packed_places = _find_packed_places(graph)
+    graph = Graph(model.view)
     holes = []
     for piece in constants:
-        if piece.size >= LEAST_HOLE and (piece.start, piece.size) in packed_places:
+        if piece.size >= LEAST_HOLE and (piece.start, piece.size) in graph.packed:
             holes.append(piece)
         else:
             model.write(piece.start, piece.content())
-    about = {"litert": version(), "host": host_features()}
-    key = packing_key(graph, _contents(model, constants), about)
+    key = graph.key(_contents(model, constants), {"litert": version(), "host": host_features()})
     try:
         packed = get_packed(key, on_disk)
         if packed is None:
@@ -61,7 +55,8 @@ def share(
         if _lacks_weights(model, graph, packed):
             evict_packed(key, on_disk)
             return None
-        shared = CompiledModel(model.descriptor, graph, threads, packed.reader()).bind(dynamic, packed)
+        shared = CompiledModel(model.descriptor, graph.inputs, graph.outputs, threads, packed.reader())
+        shared.bind(dynamic, packed)
     except RuntimeError:
         return None
     model.release(graph.weights)
@@ -69,21 +64,11 @@ def share(
     return shared
 
 
-def _find_packed_places(graph: Graph) -> set[tuple[int, int]]:
-    """Return the places of weights that XNNPACK reads in packed form only."""
-    packed, read = set[tuple[int, int]](), set[tuple[int, int]]()
-    for layer in graph.layers:
-        weight = layer.inputs[1]
-        if weight is not None:
-            (read if layer.name in _READ else packed).add(weight.tensor.place)
-    return packed.intersection(graph.weights) - read
-
-
 def _lacks_weights(model: ModelFile, graph: Graph, packed: PackedWeights) -> bool:
     """Return true if packed weights lack some weights of a model."""
     outline = packed.outline()
     before = outline.header()
-    CompiledModel(model.descriptor, graph, 1, outline.writer()).close()
+    CompiledModel(model.descriptor, graph.inputs, graph.outputs, 1, outline.writer()).close()
     return outline.header() != before
 
 
@@ -91,7 +76,7 @@ def _pack(model: ModelFile, graph: Graph, holes: Sequence[Piece], threads: int) 
     for piece in holes:
         model.write(piece.start, piece.content())
     packed = PackedWeights.empty()
-    CompiledModel(model.descriptor, graph, threads, packed.writer()).close()
+    CompiledModel(model.descriptor, graph.inputs, graph.outputs, threads, packed.writer()).close()
     model.release((piece.start, piece.size) for piece in holes)
     return packed
 
@@ -188,36 +173,3 @@ def evict_packed(key: str, on_disk: bool) -> None:
 def _files() -> MappedFiles | None:
     folder = private(cache_folder())
     return None if folder is None else MappedFiles(folder / PACKED, MOST_BYTES)
-
-
-_VERSION = 1  # of this key
-
-
-def packing_key(graph: Graph, content: Callable[[tuple[int, int]], bytes], about: Mapping[str, str]) -> str:
-    """Return the key of a model's packed weights.
-
-    Args:
-        graph: the model, verified.
-        content: returns a digest of the bytes at a place (start, size) of the file.
-        about: other inputs of packing: versions, the machine.
-    """
-    parts = [_VERSION, sorted(about.items()), [_layer(layer, content) for layer in graph.layers]]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _layer(layer: VerifiedLayer, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
-    operands = [None if x is None else _operand(x, content) for x in (*layer.inputs, *layer.outputs)]
-    padding = layer.padding and _tensor(layer.padding, content)
-    return [layer.name, sorted(layer.options.items()), operands, padding]
-
-
-def _operand(operand: VerifiedOperand, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
-    scales = operand.scales and _tensor(operand.scales, content)
-    return [operand.decoded, _tensor(operand.tensor, content), scales]
-
-
-def _tensor(tensor: VerifiedTensor, content: Callable[[tuple[int, int]], bytes]) -> list[Any]:
-    parts = [tensor.kind, hashlib.sha256(repr((*tensor.numbers, tensor.blocks[1])).encode()).hexdigest()]
-    if tensor.is_constant:
-        return [*parts, tensor.shape, tensor.buffer, content(tensor.place).hex()]
-    return [*parts, tensor.signature[-1:]]

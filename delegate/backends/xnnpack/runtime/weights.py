@@ -6,14 +6,12 @@ program decodes from integers are stored as runs of integers with a scale per ru
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from delegate.backends.xnnpack.runtime.verifier import Graph, verify
 from delegate.program.dtypes import is_small, pack_pairs, unpack_pairs
 from delegate.program.raw import array_over
 
@@ -134,13 +132,19 @@ class Piece(NamedTuple):
 
 
 def pieces(model: memoryview, places: Sequence[Place], data: Sequence[memoryview]) -> list[Piece]:
-    """Return the constants of a model without them; raise ValueError, LookupError or TypeError if they do not match."""
+    """Return the constants of a model without them.
+
+    Raises:
+        ValueError, LookupError, TypeError: the constants do not fit the places, or the sizes that the model has there.
+    """
     starts = [start for start, *_ in places]
     if len(places) != len(data) or any(a > b for a, b in pairwise([0, *starts, model.nbytes])):
         raise ValueError(f"{len(data)} constants, but places for {len(places)} within {model.nbytes} bytes")
     result, before = [], 0
     for (start, *how), stored in zip(places, data, strict=True):
         result.append(Piece(start + before, _full_size(stored.nbytes, *how), stored, tuple(how)))
+        if int.from_bytes(model[max(0, start - 4) : start], "little") != result[-1].size:  # a vector's length is first
+            raise ValueError(f"a constant of {result[-1].size} bytes, but the model has another size at {start}")
         before += result[-1].size
     return result
 
@@ -165,23 +169,6 @@ def assemble(model: memoryview, constants: Sequence[Piece]) -> bytes:
     first, *others = (rest for _, rest in split_at_constants(model, constants))
     following = ((piece.content(), rest) for piece, rest in zip(constants, others, strict=True))
     return b"".join((first, *chain.from_iterable(following)))
-
-
-def verify_without_constants(
-    model: memoryview, constants: Sequence[Piece], inputs: Sequence[int], outputs: Sequence[int]
-) -> Graph:
-    """Verify a model without its constants, and return its graph; raise Malformed as `verifier.verify` does.
-
-    Args:
-        model: without the constants.
-        constants: The model's constants.
-        inputs, outputs: the tensors that the compile specs name.
-    """
-    size = model.nbytes + sum(piece.size for piece in constants)
-    memory = memoryview(mmap.mmap(-1, max(1, size)))[:size]  # pages of the constants are never touched
-    for start, rest in split_at_constants(model, constants):
-        memory[start : start + rest.nbytes] = rest
-    return verify(memory.toreadonly(), inputs, outputs, [(piece.start, piece.size) for piece in constants])
 
 
 def split_at_constants(model: memoryview, constants: Sequence[Piece]) -> Iterator[tuple[int, memoryview]]:
