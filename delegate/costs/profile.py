@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any
 
-from delegate.common.field_checks import amount, default, fault, mapping, require_format, round_measurements, text
+from delegate.common.field_checks import Amount, amount, build, fault, mapping, require_format, round_measurements, text
 from delegate.common.files import read_text, write_text
 from delegate.costs.kinds import FUNCTION, KINDS
 from delegate.errors import PartitionError, did_you_mean
@@ -26,6 +26,16 @@ _MOST = 1e3  # seconds of one operator, value or byte
 UNKNOWN = "other"  # the place whose rates stand for a backend that has none
 
 
+def _seconds(data: Mapping[str, Any], key: str) -> float:
+    value = amount(data, key)
+    if value > _MOST:
+        raise ValueError(f"{key} should be seconds, and {value:g} s is too long")
+    return value
+
+
+Seconds = Annotated[float, _seconds]  # which `build` reads
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """Seconds of an operator, or of a partition's call: `call + unit * units + byte * bytes`.
@@ -36,9 +46,9 @@ class Rate:
         byte: seconds per byte that is moved; for operators that work row by row, per row.
     """
 
-    call: float
-    unit: float = 0.0
-    byte: float = 0.0
+    call: Seconds
+    unit: Seconds = 0.0
+    byte: Seconds = 0.0
 
     def seconds(self, units: float, nbytes: float) -> float:
         """Return the seconds for this much work."""
@@ -61,7 +71,7 @@ class PlaceRates:
     operators: Mapping[str, Rate]
     versions: Mapping[str, str]
     origin: str = SHIPPED
-    compile: float = 0.0
+    compile: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,30 +134,15 @@ def read_shipped() -> MachineProfile:
 
 def place_of(name: str, data: Mapping[str, Any]) -> PlaceRates:
     """Return the rates of plain data; raises KeyError, TypeError or ValueError for impossible ones."""
-    operators, versions = mapping(data, "operators"), mapping(data, "versions")
-    for kind in operators:
+    try:
+        rates = build(PlaceRates, data)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the rates of {name}: {fault(error)}") from error
+    for kind in rates.operators:
         if kind not in KINDS:
             raise ValueError(f"{name} has rates of {kind!r}, which is no kind of operator: {did_you_mean(kind, KINDS)}")
-    rates = PlaceRates(
-        _rate(mapping(data, "call"), f"the call of {name}"),
-        {kind: _rate(mapping(operators, kind), f"{kind!r} of {name}") for kind in operators},
-        {library: text(versions, library) for library in versions},
-        text(data, "origin"),
-        default(data, "compile", amount, 0.0),
-    )
     if FUNCTION not in rates.operators:
         raise ValueError(f"{name} has no rate of {FUNCTION!r}, which stands for all other kinds")
     if not any(rate.seconds(1, 1) for rate in (rates.call, *rates.operators.values())):
         raise ValueError(f"{name} would take no time for anything")
     return rates
-
-
-def _rate(data: Mapping[str, Any], subject: str) -> Rate:
-    """Return a rate; raises ValueError, with its subject, for numbers that are not seconds."""
-    try:
-        rate = Rate(amount(data, "call"), amount(data, "unit"), amount(data, "byte"))
-        if max(rate.call, rate.unit, rate.byte) > _MOST:
-            raise ValueError(f"{max(rate.call, rate.unit, rate.byte):g} s is too long")
-        return rate
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"the rate of {subject}: {fault(error)}") from error

@@ -8,13 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from delegate.common.field_checks import Amount, build, round_measurements
 from delegate.common.text_table import Table
 
 UNITS = {"latency": "ms", "memory": "MiB", "file size": "MiB"}  # objective -> of a cost, for people
 _EXACT_DB = 100.0
+
+
+def _objective(data: Mapping[str, Any], key: str) -> str:
+    if data[key] not in UNITS:
+        raise ValueError(f"{data[key]!r} is not an objective")
+    return str(data[key])
+
+
+Objective = Annotated[str, _objective]  # a key of `UNITS`, which `build` reads
 _SCALES = {"ms": 1e3, "MiB": 2.0**-20}
 
 
@@ -94,7 +103,7 @@ class Placement:
     """
 
     method: str
-    objective: str
+    objective: Objective
     chosen: str
     plans: tuple[PlanCost, ...] = ()
     not_tried: tuple[str, ...] = ()
@@ -156,8 +165,6 @@ class Placement:
         Raises KeyError, TypeError or ValueError for other data.
         """
         placement = build(cls, data)
-        if placement.objective not in UNITS:
-            raise ValueError(f"{placement.objective!r} is not an objective")
         names = [p.name for p in placement.plans]
         if placement.chosen not in names:
             raise ValueError(f"the chosen plan {placement.chosen!r} is not among the plans")

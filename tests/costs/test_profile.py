@@ -39,9 +39,9 @@ def changed(**rate: float) -> str:
         ("{", "profile cannot be used"),
         ("[]", "profile"),
         (json.dumps({**json.loads(PROFILE.to_json()), "format": 99}), "format"),
-        (changed(unit=float("nan")), "the rate of 'simple' of other: unit should be"),
-        (changed(call=-1e-6), "the rate of 'simple' of other: call should be"),
-        (changed(byte=1e300), "the rate of 'simple' of other: 1e[+]300 s is too long"),
+        (changed(unit=float("nan")), "the rates of other: unit should be"),
+        (changed(call=-1e-6), "the rates of other: call should be"),
+        (changed(byte=1e300), "the rates of other: byte should be seconds, and 1e[+]300 s is too long"),
         (PROFILE.to_json().replace("simple", "simpel"), "other has rates of 'simpel', .*did you mean 'simple'"),
         (
             MachineProfile("m", {"fast": PlaceRates(Rate(0.0), {"function": Rate(0.0)}, {})}).to_json(),

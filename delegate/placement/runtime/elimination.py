@@ -15,6 +15,7 @@ from functools import cache, partial
 from statistics import median
 from typing import TypeVar
 
+from delegate.common.field_checks import Amount
 from delegate.placement.runtime.trials import (
     BUDGET_OVER,
     ProgramRunner,
@@ -111,8 +112,8 @@ class Record:
         is_quiet: True if no other process used the cores in the rounds that count.
     """
 
-    rounds: list[float] = field(default_factory=list)
-    steps: list[Mapping[str, float]] = field(default_factory=list)
+    rounds: list[Amount] = field(default_factory=list)
+    steps: list[Mapping[str, Amount]] = field(default_factory=list)
     failure: str = ""
     busy: int = 0
     is_quiet: bool = True

@@ -75,7 +75,7 @@ def costs(bundle: Path, tmp_path: Path) -> Costs:
         entry.name: ProgramCosts(entry.digest, Record([0.02 / (n + 1)] * 9), 100.0)
         for n, entry in enumerate(e for e in task.entries if not e.is_watched)
     }
-    return Costs("an abacus", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)})
+    return Costs("an abacus", {"forward": MethodCosts("latency", ("float32[4, 16]",), 60.0, 1.5, programs)})
 
 
 def rows(program: delegate.CompiledProgram) -> dict[str, PlanCost]:
@@ -137,7 +137,7 @@ def costing(tmp_path: Path, path: Path, cost: Callable[[str, bundles.Entry], flo
             record.steps += [{name: seconds / len(names) for name in names}] * 9
         programs[entry.name] = ProgramCosts(entry.digest, record, None if entry.is_watched else 100.0)
     made = tmp_path / f"{path.name}.costs"
-    Costs("an abacus", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(made)
+    Costs("an abacus", {"forward": MethodCosts("latency", ("float32[4, 16]",), 60.0, 1.5, programs)}).save(made)
     return made
 
 
@@ -153,7 +153,7 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
     data = json.loads(costs.read_text())  # the first is faster in the first half, the second in the other
     programs = data["methods"]["forward"]["programs"]
     for number, name in enumerate(NAMES):
-        for step in programs[f"{name}, in parts"]["steps"]:
+        for step in programs[f"{name}, in parts"]["record"]["steps"]:
             names = list(step)
             step.update((n, 0.1 if (at < len(names) / 2) == (number == 0) else 0.2) for at, n in enumerate(names))
     costs.write_text(json.dumps(data))
@@ -216,7 +216,7 @@ def test_threads_go_there_and_back(exported: Any, tmp_path: Path) -> None:
     programs = {
         e.name: ProgramCosts(bundles.digest(e.program), Record([1.0 / e.threads["xnnpack"]] * 9)) for e in task.entries
     }
-    Costs("x", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(tmp_path / "c")
+    Costs("x", {"forward": MethodCosts("latency", ("float32[4, 16]",), 60.0, 1.5, programs)}).save(tmp_path / "c")
     (spec,) = lower(exported, config=config, placement=delegate.Remote(costs=tmp_path / "c")).program.delegates
     assert spec.compile_specs["threads"] == 2
 
@@ -261,7 +261,7 @@ def test_the_same_numbers_lead_to_the_same_choice(
         trials, Drawing(seed), lambda s: {}, (), lambda: True, lambda: next(left, None) is not None
     )
     digest = bundles.digest(program)
-    known = MethodCosts("latency", [], 60.0, 1.0, {n: ProgramCosts(digest, r) for n, r in measured.items()})
+    known = MethodCosts("latency", (), 60.0, 1.0, {n: ProgramCosts(digest, r) for n, r in measured.items()})
     replayed = measure_until_decided(
         trials,
         RemoteRunnerFactory([_Measurement(known, "")], collects=False),
@@ -277,7 +277,7 @@ def test_the_same_numbers_lead_to_the_same_choice(
 def test_candidates_that_are_missing_or_unknown_are_noted(exported: Any, costs: Costs, tmp_path: Path) -> None:
     programs = dict(costs.methods["forward"].programs)
     programs["openvino"] = programs.pop(NAMES[1])
-    Costs("x", {"forward": MethodCosts("latency", ["float32[4, 16]"], 60.0, 1.5, programs)}).save(tmp_path / "c")
+    Costs("x", {"forward": MethodCosts("latency", ("float32[4, 16]",), 60.0, 1.5, programs)}).save(tmp_path / "c")
     program = lower(exported, placement=delegate.Remote(costs=tmp_path / "c"))
     (placement,) = program.report.placements
     assert placement.chosen == NAMES[0]
@@ -334,7 +334,7 @@ def test_every_method_and_other_objectives(exported: Any, tmp_path: Path) -> Non
     config = {**TWO, "placement": {"objective": "file size"}}
     lower(methods, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
     costs = measure(tmp_path / "b", budget=300)
-    assert {name: m.inputs for name, m in costs.methods.items()} == {"a": ["float32[4, 16]"], "b": ["float32[2, 16]"]}
+    assert {name: m.inputs for name, m in costs.methods.items()} == {"a": ("float32[4, 16]",), "b": ("float32[2, 16]",)}
     costs.save(tmp_path / "c")
     program = lower(methods, config=config, placement=delegate.Remote(costs=tmp_path / "c"))
     assert [p.method for p in program.report.placements] == ["a", "b"]
@@ -466,20 +466,24 @@ def edit(data: dict[str, Any], path: str, value: Any) -> None:
 
 PROGRAM = f"methods/forward/programs/{NAMES[0]}"
 BAD_COSTS: dict[str, tuple[str, Any, str]] = {
-    "another format": ("format", 9, "its format is 9, but only format 2 is"),
+    "another format": ("format", 9, "its format is 9, but only format 3 is"),
     "another artifact": (f"{PROGRAM}/digest", "0" * 64, "are of a different artifact than the one compiled here"),
     "another objective": ("methods/forward/objective", "memory", "by memory, but latency is requested"),
     "no objective": ("methods/forward/objective", "beauty", "'beauty' is not an objective"),
     "another method": ("methods", {}, "none of method 'forward'"),
     "other inputs": ("methods/forward/inputs", ["float32[8, 16]"], "called with float32.8, 16., not float32.4, 16."),
-    "a negative cost": (f"{PROGRAM}/rounds", [-1.0], "rounds should be a finite number of 0 or more, not -1.0"),
-    "an endless cost": (f"{PROGRAM}/rounds", ["inf"], "rounds should be a finite number of 0 or more, not 'inf'"),
-    "no rounds": (f"{PROGRAM}/rounds", None, "TypeError"),
+    "a negative cost": (f"{PROGRAM}/record/rounds", [-1.0], "rounds should be a finite number of 0 or more, not -1.0"),
+    "an endless cost": (
+        f"{PROGRAM}/record/rounds",
+        ["inf"],
+        "rounds should be a finite number of 0 or more, not 'inf'",
+    ),
+    "no rounds": (f"{PROGRAM}/record/rounds", None, "rounds should be a list"),
     "methods in a list": ("methods", [], "methods should be a mapping"),
     "a digest that is a number": (f"{PROGRAM}/digest", 5, "digest should be text"),
-    "a cost in words": (f"{PROGRAM}/rounds", ["1"], "rounds should be a number, not '1'"),
-    "a cost that is a flag": (f"{PROGRAM}/rounds", [True], "rounds should be a number, not True"),
-    "a step below nothing": (f"{PROGRAM}/steps", [{"a": -1.0}], "a should be a finite number of 0 or more"),
+    "a cost in words": (f"{PROGRAM}/record/rounds", ["1"], "rounds should be a number, not '1'"),
+    "a cost that is a flag": (f"{PROGRAM}/record/rounds", [True], "rounds should be a number, not True"),
+    "a step below nothing": (f"{PROGRAM}/record/steps", [{"a": -1.0}], "a should be a finite number of 0 or more"),
 }
 
 

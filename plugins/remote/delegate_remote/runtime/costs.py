@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from delegate.common.field_checks import amount, items, mapping, number, require_format, text, texts
+from delegate.common.field_checks import Amount, build, fault, plain_json, require_format
 from delegate.common.files import read_text, write_text
 from delegate.errors import PartitionError
 from delegate.placement.runtime.elimination import Record
-from delegate.plugins import one_line
-from delegate.report.measured import UNITS, cost_text
+from delegate.report.measured import Objective, cost_text
 
-FORMAT = 2  # 1 had no steps
+FORMAT = 3  # 1 had no steps, 2 had rounds beside the digest
 _AGAIN = "measure a bundle again: `delegate measure BUNDLE -o FILE`"
 
 
@@ -47,10 +44,10 @@ class MethodCosts:
         programs: Name of a plan -> its program's costs.
     """
 
-    objective: str
-    inputs: Sequence[str]
-    budget: float
-    spent: float
+    objective: Objective
+    inputs: tuple[str, ...]
+    budget: Amount
+    spent: Amount
     programs: Mapping[str, ProgramCosts]
 
 
@@ -68,26 +65,7 @@ class Costs:
 
     def to_json(self) -> str:
         """Return the costs as JSON."""
-        methods = {
-            name: {
-                "objective": m.objective,
-                "inputs": list(m.inputs),
-                "budget": m.budget,
-                "spent": round(m.spent, 3),
-                "programs": {
-                    plan: {
-                        "digest": p.digest,
-                        "sqnr_db": p.sqnr_db if p.sqnr_db is None or math.isfinite(p.sqnr_db) else str(p.sqnr_db),
-                        "rounds": p.record.rounds,
-                        "steps": [dict(step) for step in p.record.steps],
-                        "failure": p.record.failure,
-                    }
-                    for plan, p in m.programs.items()
-                },
-            }
-            for name, m in self.methods.items()
-        }
-        return json.dumps({"format": FORMAT, "machine": self.machine, "methods": methods}, indent=1, allow_nan=False)
+        return json.dumps({"format": FORMAT, **plain_json(self)}, indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, document: str, where: str = "") -> Costs:
@@ -98,10 +76,9 @@ class Costs:
         try:
             data = json.loads(document)
             require_format(data, FORMAT)
-            methods = mapping(data, "methods")
-            return cls(text(data, "machine"), {name: _method(mapping(methods, name)) for name in methods})
+            return build(cls, data)
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            what = f"these are not measured costs, {one_line(error)}"
+            what = f"these are not measured costs, {fault(error)}"
             raise PartitionError(what, where=where, remedy=_AGAIN) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -121,27 +98,3 @@ class Costs:
                 (plan, cost_text(r.cost, m.objective), str(len(r.rounds)), r.failure) for plan, r in records.items()
             ]
             yield f"{name}: measured by {m.objective} in {m.spent:.1f} s of {m.budget:g} s", rows
-
-
-def _method(data: Mapping[str, Any]) -> MethodCosts:
-    objective, programs = text(data, "objective"), mapping(data, "programs")
-    if objective not in UNITS:
-        raise ValueError(f"{objective!r} is not an objective")
-    return MethodCosts(
-        objective=objective,
-        inputs=texts(data, "inputs"),
-        budget=amount(data, "budget"),
-        spent=amount(data, "spent"),
-        programs={name: _program(mapping(programs, name)) for name in programs},
-    )
-
-
-def _program(data: Mapping[str, Any]) -> ProgramCosts:
-    sqnr = None if data["sqnr_db"] is None else number(data, "sqnr_db")
-    return ProgramCosts(text(data, "digest"), _record(data), sqnr)
-
-
-def _record(data: Mapping[str, Any]) -> Record:
-    steps = [{name: amount(step, name) for name in step} for step in items(data, "steps")]
-    rounds = [amount({"rounds": each}, "rounds") for each in data["rounds"]]
-    return Record(rounds, list(steps), text(data, "failure"))

@@ -87,7 +87,8 @@ def _measure_method(task: Task, factory: ProcessRunnerFactory, budget: float, en
     records = measure_until_decided(whole, factory, check, inaccurate, is_racing, has_time, noise_filter)
     records |= measure_rounds(timed, factory, fixed_rounds(WATCHED_ROUNDS), has_time, noise_filter=noise_filter)
     programs = {e.name: ProgramCosts(e.digest, records[e.name], sqnr_db_of.get(e.name)) for e in task.entries}
-    return MethodCosts(task.objective, describe_arguments(task.calls[0]), budget, time.monotonic() - start, programs)
+    inputs, spent = tuple(describe_arguments(task.calls[0])), round(time.monotonic() - start, 3)
+    return MethodCosts(task.objective, inputs, budget, spent, programs)
 
 
 def _trial(task: Task, entry: Entry) -> Trial:
