@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from delegate_devtools.trace import Trace
 
 import delegate
 from benchmarks import device_calls
 from benchmarks.engines import median_latency, onnx_bytes
-from delegate.devtools.listeners import Listener
-from delegate.devtools.trace import Trace
+from delegate.events import Listener
 from delegate.program.file import serialize
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.profile import Profile

@@ -4,7 +4,6 @@ from delegate.accuracy.bounds import Verify as Verify
 from delegate.compile import explain as explain
 from delegate.compile import to_backend as to_backend
 from delegate.compiled import CompiledProgram as CompiledProgram
-from delegate.devtools.listeners import listen as listen
 from delegate.edge.conversations import cached_attention as cached_attention
 from delegate.edge.sources import export as export
 from delegate.errors import AccuracyError as AccuracyError
@@ -26,6 +25,7 @@ from delegate.errors import ListenerError as ListenerError
 from delegate.errors import LoweringError as LoweringError
 from delegate.errors import PartitionError as PartitionError
 from delegate.errors import ProgramError as ProgramError
+from delegate.events import listen as listen
 from delegate.kernels.table import KernelTable as KernelTable
 from delegate.partitioner.partitioner import Partitioner as Partitioner
 from delegate.partitioner.saved import SavedPlan as SavedPlan

@@ -13,13 +13,13 @@ from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.aot.programs import CompilationResult, get_or_lower
 from delegate.common.user_warnings import warn_user
 from delegate.compiled import CompiledProgram
-from delegate.devtools.listeners import stage
 from delegate.edge.control_flow import CONTROL_FLOW
 from delegate.edge.decompose import CannotDecompose
 from delegate.edge.keys import fingerprints
 from delegate.edge.sources import Model, read_programs
 from delegate.emit.device_memory import with_device_copies
 from delegate.errors import DelegateError
+from delegate.events import stage
 from delegate.kernels.libraries import KernelRequest
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler, portable_message
@@ -29,7 +29,7 @@ from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.locked import Replay, lock_of
 from delegate.placement.plans import partition_options
-from delegate.plugins import DEBUGGERS, PORTABLE, load_extension
+from delegate.plugins import PORTABLE, load_developer_tool
 from delegate.program.model import Program
 from delegate.report import Report
 from delegate.request import LoweringRequest, PlacementRequest
@@ -194,8 +194,7 @@ def _compile_and_verify(
 
 def _debug(request: LoweringRequest, model: Model, inputs: Any = None, **options: Any) -> Diagnosis:
     """Call the debugger, which is another package, for a program that is lowered again; see `CompiledProgram.debug`."""
-    absence = "the debugger is the package delegate-debugger, which is not installed"
-    search = load_extension(DEBUGGERS, "debugger", absence, "pip install ./plugins/debugger")
+    search = load_developer_tool("debugger", "debug")
     sources = read_programs(model)
     request.strategy.require_model(sources, request.selection)
     diagnosis: Diagnosis = search(replace(request, sources=sources), inputs, **options)

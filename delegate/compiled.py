@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import torch
 
-from delegate.devtools.listeners import Listener
 from delegate.edge.node import torch_dtype
 from delegate.edge.sources import Model
 from delegate.edge.torch_private import pytree
 from delegate.errors import InputError
+from delegate.events import Listener
 from delegate.kernels.libraries import KernelRequest
 from delegate.partitioner.saved import SavedPlan
 from delegate.plugins import one_line
@@ -239,12 +239,12 @@ class CompiledProgram(TensorContext[LoadedProgram]):
         output: str | os.PathLike[str] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> Diagnosis:
-        """Find the operators that return wrong values, with the arguments and errors of `delegate_debugger.debug`.
+        """Find the operators that return wrong values, with the arguments and errors of `delegate_devtools.debug`.
 
         The model is lowered again with the plan and the quantization of this program, which keeps neither the model's
         weights nor a float reference: a `Verify` in `inputs` may have one.
 
-        Raises PartitionError too, if the plan is of another model, and ConfigError if the package delegate-debugger is
+        Raises PartitionError too, if the plan is of another model, and ConfigError if the package delegate-devtools is
         not installed.
         """
         return self._debugger(model, inputs, budget=budget, output=output, progress=progress)

@@ -39,15 +39,6 @@ _COMMANDS = {
         "delegate.cli.report:report",
         "Write the graph, the placement, the memory and the time of a program as one page for a browser.",
     ),
-    "export-graph": (
-        "delegate.cli.report:export_graph",
-        "Write the graph with backends and verdicts for another viewer.",
-    ),
-    "diff": (
-        "delegate.cli.diff:diff",
-        "Show the differences between two programs: placement, kernels, constants, memory, and with inputs the "
-        "results.",
-    ),
     "strip": (
         "delegate.cli.inspect:strip",
         "Remove the report, the module paths and the source lines of a program file.",
@@ -72,6 +63,13 @@ _COMMANDS = {
     "lock": ("delegate.cli.upkeep:lock_app", "Compare lockfiles, or check one."),
     "cache": ("delegate.cli.upkeep:cache_app", "Show or clear the cache."),
 }
+
+
+# The commands of plugins/, for messages: each package is found by its entry points.
+_PACKAGES = {
+    "batch": "ray", "debug": "devtools", "demo": "demo", "diff": "devtools", "export-graph": "devtools", "llm": "llm",
+    "lower-many": "ray", "measure": "remote", "serve": "serve",
+}  # fmt: skip
 
 
 class _OwnCommands(Mapping[str, Any]):
@@ -107,9 +105,18 @@ class Commands(commands.Group):
         return [*_COMMANDS, *(name for name in self._plugins if name not in _COMMANDS)]
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """Return a command by name; a command of another package is imported now."""
-        own = super().get_command(ctx, name)
-        return own or (commands.build_plugin_command(name, self._plugins[name]) if name in self._plugins else None)
+        """Return a command by name, or None if nobody has it; a command of another package is imported now.
+
+        Raises ConfigError for a command of plugins/ whose package is not installed.
+        """
+        if name in _COMMANDS:
+            return super().get_command(ctx, name)
+        if name in self._plugins:
+            return commands.build_plugin_command(name, self._plugins[name])
+        if name in _PACKAGES:
+            what = f"the command {name!r} is in the package delegate-{_PACKAGES[name]}, which is not installed"
+            raise ConfigError(what, remedy=f"pip install ./plugins/{_PACKAGES[name]}")
+        return None
 
     def summary(self, ctx: Any, name: str) -> str:
         """Return the line about a command; imports only commands of other packages."""

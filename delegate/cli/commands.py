@@ -17,16 +17,6 @@ from delegate.errors import ConfigError
 from delegate.plugins import InstalledPlugin, Plugin, import_claimed, read_blocked_names
 
 USAGE = 2  # the exit code of wrong usage
-# Commands that packages of plugins/ provide -> the folder of the package.
-_PACKAGES = {
-    "batch": "ray",
-    "debug": "debugger",
-    "demo": "demo",
-    "llm": "llm",
-    "lower-many": "ray",
-    "measure": "remote",
-    "serve": "serve",
-}
 
 
 class Command(TyperCommand):
@@ -157,12 +147,7 @@ def _end_if_wrong_usage(error: Exception) -> None:
     is_ours = isinstance(error, typer.BadParameter) and error.param is None
     if context is not None:
         print(f"{context.get_usage()}\n`{context.command_path} --help` explains it", file=sys.stderr)
-    message = str(error) if is_ours else error.format_message()
-    if message.startswith("No such command"):
-        folder = _PACKAGES.get(message.split("'")[1])
-        known = f"The package delegate-{folder} provides it: pip install ./plugins/{folder}"
-        message += f" {known if folder else 'If another package provides it, install that package.'}"
-    output.error(message)
+    output.error(str(error) if is_ours else error.format_message())
     raise typer.Exit(USAGE)
 
 

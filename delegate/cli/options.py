@@ -18,7 +18,6 @@ import typer
 from delegate.cli import output
 from delegate.cli.user_modules import import_modules
 from delegate.common.files import require_file, require_folder
-from delegate.devtools.listeners import listen
 from delegate.errors import (
     ConfigError,
     DelegateError,
@@ -26,13 +25,13 @@ from delegate.errors import (
     PartitionError,
     ProgramError,
 )
-from delegate.plugins import BACKENDS, KERNELS, PORTABLE, discover
+from delegate.events import Listener, listen
+from delegate.plugins import BACKENDS, KERNELS, PORTABLE, discover, load_developer_tool
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from delegate.config import Config
-    from delegate.devtools.trace import Trace
 
 
 def backend_names(incomplete: str) -> list[str]:
@@ -119,7 +118,9 @@ class LoadOptions:
 Check = Callable[[Path | None], Path | None]  # of an option, as typer takes it
 
 
-def _check_destination(require: Callable[..., None], what: str, error: type[DelegateError], **kinds: bool) -> Check:
+def check_destination(require: Callable[..., None], what: str, error: type[DelegateError], **kinds: bool) -> Check:
+    """Return the check of an option that names an output file or folder; arguments as of `require_file`."""
+
     def check(value: Path | None) -> Path | None:
         if value is not None:
             require(value, what, error, **kinds)
@@ -128,16 +129,15 @@ def _check_destination(require: Callable[..., None], what: str, error: type[Dele
     return check
 
 
-PROGRAM = _check_destination(require_file, "the program", ProgramError)
-REPORT = _check_destination(require_file, "the report", DelegateError)
-GRAPH = _check_destination(require_file, "the graph", DelegateError)
-BUNDLE = _check_destination(require_file, "the bundle", ProgramError)
-LOCK = _check_destination(require_file, "the lockfile", PartitionError, streams=True)
-COSTS = _check_destination(require_file, "costs", PartitionError, streams=True)
-PROFILE = _check_destination(require_file, "the profile", PartitionError)
-TRACE = _check_destination(require_file, "the trace", InputError)
-OUTPUTS = _check_destination(require_folder, "the outputs", InputError)
-PACKAGE = _check_destination(require_folder, "the package", DelegateError)
+PROGRAM = check_destination(require_file, "the program", ProgramError)
+REPORT = check_destination(require_file, "the report", DelegateError)
+BUNDLE = check_destination(require_file, "the bundle", ProgramError)
+LOCK = check_destination(require_file, "the lockfile", PartitionError, streams=True)
+COSTS = check_destination(require_file, "costs", PartitionError, streams=True)
+PROFILE = check_destination(require_file, "the profile", PartitionError)
+TRACE = check_destination(require_file, "the trace", InputError)
+OUTPUTS = check_destination(require_folder, "the outputs", InputError)
+PACKAGE = check_destination(require_folder, "the package", DelegateError)
 
 
 TraceFile = Annotated[
@@ -149,18 +149,17 @@ TraceFile = Annotated[
 
 
 @contextmanager
-def tracing(path: Path | None) -> Iterator[Trace | None]:
+def tracing(path: Path | None) -> Iterator[Listener | None]:
     """Write a trace of the lowering and loading in a `with` block; yield its listener, for runs. None: write nothing.
 
     Raises:
         InputError: the file cannot be written.
+        ConfigError: the package delegate-devtools is not installed.
     """
     if path is None:
         yield None
         return
-    from delegate.devtools.trace import Trace
-
-    with Trace(path) as trace, listen(trace):
+    with load_developer_tool("trace", "--trace")(path) as trace, listen(trace):
         yield trace
 
 

@@ -23,8 +23,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from delegate.common.text_table import Table, fold_line, printable
-from delegate.devtools.events import Compiled, Event, Planned, StageRun, SupportChecked
-from delegate.devtools.listeners import listen
+from delegate.events import listen
+from delegate.events.kinds import Compiled, Event, Planned, StageRun, SupportChecked
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,11 +1,11 @@
-"""`delegate report` and `export-graph`: programs as a page for a browser, or as a graph for other viewers."""
+"""`delegate report`: programs as a page for a browser."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -13,14 +13,13 @@ import delegate
 from delegate.cli import options, output
 from delegate.cli.inspect import is_program, plan_model
 from delegate.cli.options import PlanOptions, TrustCode
-from delegate.common.files import read_bytes, require_file, write_bytes
-from delegate.devtools.export_graph import dot, model_explorer, node_data, onnx_model
-from delegate.devtools.page import page, write
+from delegate.common.files import read_bytes
 from delegate.errors import InputError
 from delegate.program import file
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
 from delegate.report.diagnosis import Diagnosis
+from delegate.report.page import page, write
 from delegate.runtime.arguments import leaves, random_inputs
 from delegate.runtime.profile import Profile
 
@@ -105,35 +104,3 @@ def _profile(source: str, repeat: int, inner: bool, trust_code: bool) -> Profile
             for _ in output.count_with_bar(repeat, f"running {name}"):
                 method.run(arguments)
     return profile
-
-
-_FORMATS = {"model-explorer": model_explorer, "dot": dot, "onnx": onnx_model}
-
-
-def export_graph(
-    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A model as for `lower`, or a saved program.")],
-    source: PlanOptions,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", callback=options.GRAPH, help="File to write. Node data goes beside it."
-        ),
-    ],
-    format: Annotated[
-        Literal["model-explorer", "dot", "onnx"],
-        typer.Option(
-            case_sensitive=False, help="Of Google's Model Explorer, of Graphviz, or ONNX without weights, for Netron."
-        ),
-    ] = "model-explorer",
-) -> None:
-    """Write the graph with backends and verdicts for another viewer."""
-    options.require_distinct({"--output": out}, {"MODEL": Path(model)})
-    report = read_report(model, source)
-    files = {out: _FORMATS[format](report, Path(model).name)}
-    if format == "model-explorer":
-        files |= {out.with_suffix(f".{kind}.json"): data for kind, data in node_data(report).items()}
-    for path in files:
-        require_file(path, "the graph")
-    for path, data in files.items():
-        write_bytes(path, data, "the graph")
-        output.print_line(f"saved {path}, {len(data):,} bytes")

@@ -27,8 +27,9 @@ from delegate.cli.options import (
 )
 from delegate.cli.user_modules import import_modules
 from delegate.common.user_warnings import warn_user
-from delegate.errors import BackendFailed, InputError
+from delegate.errors import BackendFailed, ConfigError, InputError
 from delegate.kernels.half_precision import from_bfloat16
+from delegate.plugins import load_developer_tool
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref
 from delegate.runtime.arguments import leaf_names, leaves, random_inputs
@@ -99,7 +100,12 @@ def run(
             for ref, (name, result) in zip(chosen.definition.outputs, named.items(), strict=True)
         ]
         fallbacks = program.fallback_events
-        nan = _first_nan(program, chosen.name, arguments) if any("nan" in o.describe() for o in outputs) else ""
+        nan = None
+        if any("nan" in o.describe() for o in outputs):
+            try:
+                nan = load_developer_tool("first_nan", "the search for the first NaN")(program, chosen.name, arguments)
+            except ConfigError as error:
+                warn_user(str(error))
     inputs_from = "files" if inputs else "random, seed 0"
     if as_json:
         output.print_json(
@@ -114,7 +120,7 @@ def run(
                 "profile": watching.to_json() if watching else None,
                 "portable_share": watching.portable_shares().get(chosen.name) if watching else None,
                 "trace": str(trace) if trace else None,
-                "first_nan": nan or None,
+                "first_nan": nan,
             }
         )
         return
@@ -146,12 +152,6 @@ def _warn_if_close_fails(program: LoadedProgram) -> Iterator[LoadedProgram]:
         if not ran:
             raise
         warn_user(str(error))
-
-
-def _first_nan(program: LoadedProgram, method: str, arguments: Sequence[Any]) -> str:
-    from delegate.devtools.first_nan import first_nan  # rarely needed
-
-    return first_nan(program, method, arguments)
 
 
 def _read(method: Method, arguments: Sequence[str]) -> dict[str, Array]:

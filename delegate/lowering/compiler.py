@@ -16,7 +16,6 @@ from delegate.backend.decomposition import DecompositionPolicy, is_compound
 from delegate.backend.deviations import deviation_notes
 from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.costs.estimates import Estimates
-from delegate.devtools.listeners import stage
 from delegate.edge.control_flow import CONTROL_FLOW, subprograms
 from delegate.edge.decompose import compound_operators
 from delegate.edge.export import to_edge
@@ -27,6 +26,7 @@ from delegate.edge.program import DecompositionRound, EdgeProgram
 from delegate.edge.signature import with_shared_states
 from delegate.emit.program import emit, has_kernel
 from delegate.errors import PartitionError
+from delegate.events import stage
 from delegate.kernels.selection import Kernels
 from delegate.partitioner.artifacts import Artifacts
 from delegate.partitioner.extraction import (

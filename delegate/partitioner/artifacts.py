@@ -12,8 +12,8 @@ from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionG
 from delegate.backend.guilty import failing_nodes
 from delegate.backend.region import content_of
 from delegate.cache.aot.artifacts import ArtifactCache, CachedResult
-from delegate.devtools.events import Compiled
-from delegate.devtools.listeners import emit, is_heard
+from delegate.events import emit, is_heard
+from delegate.events.kinds import Compiled
 from delegate.partitioner.extraction import LoweredDelegate, PlannedRegion
 from delegate.plugins import one_line
 

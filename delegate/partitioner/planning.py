@@ -14,13 +14,13 @@ from delegate.backend.decomposition import is_compound
 from delegate.backend.selected import SelectedBackend
 from delegate.costs.estimates import Estimates
 from delegate.costs.profile import read_shipped
-from delegate.devtools.events import Planned, SupportChecked
-from delegate.devtools.listeners import emit, is_heard
 from delegate.edge.control_flow import subprograms
 from delegate.edge.graphs import gc_paused
 from delegate.edge.node import describe, op_name
 from delegate.edge.program import EdgeProgram
 from delegate.errors import PartitionError
+from delegate.events import emit, is_heard
+from delegate.events.kinds import Planned, SupportChecked
 from delegate.partitioner.assign import CostThreshold, Verdicts, assign
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 OWN = "delegate"  # the distribution of this project; others cannot claim the names of its plugins
 PORTABLE = "portable"  # the project's own kernel library: the last by preference, never blocked; a place for nodes
 AUTHOR = "report it to the backend's author"  # the remedy for a fault of a plugin
-# The groups of entry points: backends, kernel libraries, ways to measure, commands of `delegate`, and the debugger.
+# The groups of entry points: backends, kernel libraries, ways to measure, commands of `delegate`, and what developers
+# look into programs with.
 BACKENDS, KERNELS = "delegate.backends", "delegate.kernels"
 MEASUREMENTS, COMMANDS, DEBUGGERS = "delegate.measurements", "delegate.commands", "delegate.debuggers"
 NAME = re.compile(r"\w[\w.-]*")  # what backends and instances may be named
@@ -205,6 +206,17 @@ def load_extension(group: str, name: str, absence: str, install: str) -> Any:
     if isinstance(provided, InstalledPlugin):
         provided.require_ok(ConfigError)
     return provided
+
+
+def load_developer_tool(name: str, user: str) -> Any:
+    """Import a tool of the package delegate-devtools; raises as `load_extension`.
+
+    Args:
+        name: The entry point's name: debugger, first_nan, or trace.
+        user: What needs it, such as an option; for messages.
+    """
+    absence = f"{user} needs the package delegate-devtools, which is not installed"
+    return load_extension(DEBUGGERS, name, absence, "pip install ./plugins/devtools")
 
 
 class Discovered(NamedTuple):

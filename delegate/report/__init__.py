@@ -111,7 +111,7 @@ class Report:
         Raises:
             DelegateError: the file cannot be written. An old file of that name is then unchanged.
         """
-        from delegate.devtools.page import page, write  # most reports are not drawn
+        from delegate.report.page import page, write  # most reports are not drawn
 
         write(page([self.page_data(name, profile, diagnosis)]), path)
 
@@ -119,7 +119,7 @@ class Report:
         self, name: str, profile: Profile | None = None, diagnosis: Diagnosis | None = None
     ) -> dict[str, Any]:
         """Return the data of the report's page; it takes the arguments of `save_html`."""
-        from delegate.devtools.page.data import report_data
+        from delegate.report.page.data import report_data
 
         timings = profile.to_json() if profile else []
         found = None if diagnosis is None else json.loads(diagnosis.to_json())
@@ -128,7 +128,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
-        from delegate.devtools.page import frame, page
+        from delegate.report.page import frame, page
 
         return frame(page([self.page_data("model")]))
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from delegate.devtools.listeners import subscribe
 from delegate.errors import InputError, ProgramError, did_you_mean
+from delegate.events import subscribe
 from delegate.plugins import one_line
 from delegate.program.dtypes import DType
 from delegate.program.model import State
@@ -26,7 +26,7 @@ from delegate.runtime.method import Method
 from delegate.runtime.platform import Platform, translate_input_errors
 
 if TYPE_CHECKING:
-    from delegate.devtools.listeners import Listener, Subscription
+    from delegate.events import Listener, Subscription
     from delegate.runtime.profile import Profile
     from delegate.runtime.watch import ModulePaths
 
@@ -261,7 +261,7 @@ class Context(NotPicklable):
         Without a listener it costs nothing.
 
         Args:
-            listener: receives each event in the thread of the run; see `delegate.devtools.events`.
+            listener: receives each event in the thread of the run; see `delegate.events.kinds`.
             inner: also request the operators of vendor libraries, as far as these report them. Their delegates are
                 opened a second time, and are slower. Some libraries report all operators at the end of the block.
 

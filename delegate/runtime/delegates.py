@@ -7,8 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delegate.devtools.listeners import Subscription, emit
 from delegate.errors import BackendFailed, DelegateError
+from delegate.events import Subscription, emit
 from delegate.plugins import AUTHOR, one_line
 from delegate.program.instructions import walk
 from delegate.program.model import DelegateCall, DelegateSpec, Program
@@ -112,7 +112,7 @@ def _with_fallback(init: Init, spec: DelegateSpec, fallbacks: Fallbacks) -> Dele
 
 def announce(init: Init, program: Program, clock: Callable[[], int]) -> Init:
     """Return a function that creates delegates, and sends an event for each."""
-    from delegate.devtools.events import DelegateOpened
+    from delegate.events.kinds import DelegateOpened
 
     def announced(spec: DelegateSpec) -> Delegate:
         start = clock()
@@ -325,7 +325,7 @@ def _open(spec: DelegateSpec, delegate: Delegate, subscriptions: Sequence[Subscr
 
 
 def _reporter(spec: DelegateSpec, subscriptions: Sequence[Subscription]) -> ReportOperator:
-    from delegate.devtools.events import OperatorRun
+    from delegate.events.kinds import OperatorRun
 
     def report(name: str, what: str, start: int, duration: int) -> None:
         event = OperatorRun(spec.backend, spec.name, name, what, start, duration)

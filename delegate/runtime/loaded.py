@@ -13,8 +13,8 @@ from weakref import WeakSet
 
 import numpy as np
 
-from delegate.devtools.listeners import emit, is_heard
 from delegate.errors import BackendFailed, ConfigError, DelegateError, did_you_mean
+from delegate.events import emit, is_heard
 from delegate.kernels.selection import kernels_of
 from delegate.plugins import in_known_spelling
 from delegate.program import file
@@ -112,7 +112,7 @@ def load(
     duration = platform.clock() - start
     platform.log("debug", f"loaded {', '.join(loaded.methods)} in {duration / 1e6:.3g} ms")
     if is_heard():
-        from delegate.devtools.events import ProgramLoaded
+        from delegate.events.kinds import ProgramLoaded
 
         segments = sum(map(len, loaded.program.segments))
         arenas = sum(size for method in loaded.program.methods for size in method.arenas if size > 0)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delegate.common.text_table import Table, printable
-from delegate.devtools.events import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
-from delegate.devtools.listeners import SerialCalls
+from delegate.events import SerialCalls
+from delegate.events.kinds import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
 from delegate.plugins import PORTABLE
 
 _SAMPLES = 1024  # of an instruction's runs, for the median: it is exact up to this number

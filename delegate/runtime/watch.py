@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from delegate.devtools.events import BoundInstruction, InstructionRun, Kind, MethodRun
-from delegate.devtools.listeners import Subscription
 from delegate.errors import DelegateError
+from delegate.events import Subscription
+from delegate.events.kinds import BoundInstruction, InstructionRun, Kind, MethodRun
 from delegate.memory.storage import owner
 from delegate.program.instructions import reads, source_of
 from delegate.program.model import DelegateCall, Instruction, KernelCall, MethodDefinition, Program, StorageKind

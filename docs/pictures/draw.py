@@ -14,7 +14,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import delegate
-from delegate.devtools.page import page, write
+from delegate.report.page import page, write
 from tests.support import zoo
 
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import call
+from tests.support.commands import call
 from tests.support.plugins import Site
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from delegate.costs import machine
 from delegate.costs.profile import MachineProfile, PlaceRates, read_shipped
-from tests.cli.calling import call
+from tests.support.commands import call
 
 
 @pytest.fixture

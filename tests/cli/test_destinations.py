@@ -12,7 +12,7 @@ import delegate
 from delegate.cli.app import app
 from delegate.common.files import require_file, require_folder
 from delegate.errors import InputError, PartitionError, ProgramError
-from tests.cli.calling import call
+from tests.support.commands import call
 
 WRITTEN = [  # command, option
     (("lower", "absent.pt2"), "-o"),
@@ -23,7 +23,6 @@ WRITTEN = [  # command, option
     (("run", "absent.dlg"), "--trace"),
     (("new-backend", "mine"), "-o"),
     (("strip", "absent.dlg"), "-o"),
-    (("export-graph", "absent.dlg"), "-o"),
     (("report", "absent.dlg"), "-o"),
 ]
 

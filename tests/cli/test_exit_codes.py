@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from delegate.cli.app import app
 from tests.cli.programs import save_sum
-from tests.support.exit_codes import DONE, FAILED, USAGE, require_exit
+from tests.support.commands import DONE, FAILED, USAGE, require_exit
 from tests.support.plugins import Site, installed
 
 FILES = {
@@ -36,11 +36,7 @@ TABLE: dict[int, list[str]] = {
         "explain sum.dlg",
         "ops aten.add.Tensor",
         "inspect sum.dlg",
-        "diff sum.dlg net.dlg",
         "strip sum.dlg -o small.dlg",
-        "export-graph sum.dlg -o new.json",
-        "export-graph sum.dlg --format dot -o new.dot",
-        "export-graph net.pt2 -b xnnpack --format onnx -o new.onnx",
         "report sum.dlg -o new.html",
         "report net.pt2 -b xnnpack -o new.html",
         "report sum.dlg net.dlg -o new.html",
@@ -68,10 +64,7 @@ TABLE: dict[int, list[str]] = {
         "explain net.pt2 -c strict.yaml",
         "ops aten.ad.Tensor",
         "inspect net.pt2",
-        "diff sum.dlg absent.dlg",
         "strip net.pt2",
-        "export-graph absent.dlg -o new.json",
-        "export-graph sum.dlg -o absent/new.json",
         "strip sum.dlg -o absent/new.dlg",
         "report absent.pt2 -o new.html",
         "report sum.dlg -o absent/new.html",
@@ -97,10 +90,7 @@ TABLE: dict[int, list[str]] = {
         "explain sum.dlg -b xnnpack",
         "ops --unknown",
         "inspect",
-        "diff sum.dlg",
         "strip",
-        "export-graph sum.dlg",
-        "export-graph sum.dlg -o new.json --format svg",
         "report sum.dlg",
         "report -o new.html",
         "report sum.dlg sum.dlg sum.dlg -o new.html",

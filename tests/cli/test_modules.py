@@ -19,7 +19,7 @@ from delegate.cli.commands import Group
 START = {
     "delegate", "delegate.cli", "delegate.cli.app", "delegate.cli.commands", "delegate.cli.main", "delegate.cli.output",
     "delegate.errors",
-    "delegate.devtools", "delegate.devtools.events", "delegate.devtools.listeners",
+    "delegate.events", "delegate.events.kinds",
     "delegate.common", "delegate.common.text_table", "delegate.common.vendor_output",
     "delegate.plugins",
 }  # fmt: skip

@@ -6,8 +6,8 @@ import pytest
 
 from delegate.cli import commands
 from delegate.plugins import COMMANDS
-from tests.cli.calling import call
-from tests.support.exit_codes import FAILED, USAGE
+from tests.cli.programs import save_sum
+from tests.support.commands import FAILED, USAGE, call
 
 GREET = '''
 from typing import Annotated
@@ -42,6 +42,14 @@ def test_the_names_of_this_project_stay(greeting):
     greeting.distribution("taker", "1.0", {"run": "greetings:greet"}, COMMANDS)
     assert "Run a program file" in call("run", "--help")[0]
     assert call("--help")[0].count("\n  run ") == 1
+
+
+def test_a_command_or_an_option_of_a_package_that_is_not_installed(monkeypatch, tmp_path):
+    monkeypatch.setattr("delegate.plugins.find_plugins", dict)
+    assert "delegate-devtools, which is not installed: pip install ./plugins/devtools" in call("diff", code=FAILED)[1]
+    program = str(save_sum(tmp_path / "sum.dlg"))
+    message = call("run", program, "--trace", str(tmp_path / "t.json"), code=FAILED)[1]
+    assert "--trace needs the package delegate-devtools, which is not installed: pip install" in message
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from delegate.cli.app import app
 from delegate.common.files import short_path, with_short_paths
 from delegate.plugins import BLOCK_VARIABLE, COMMANDS, discover
 from delegate.registry import default_registry
-from tests.cli.calling import call
+from tests.support.commands import call
 
 MARK = "zq7alice"  # a folder above all files of the test, as the name of a user
 MODEL = """
@@ -52,14 +52,14 @@ LOWERED = "lower privatenets.net:net -b xnnpack -o net.dlg"
 # A command -> its lines, {root} is the folder of the mark; or the reason why it writes no file.
 LINES: dict[str, list[str] | str] = {
     "lower": [
-        f"{LOWERED} --trace lower.json",
+        LOWERED,
         "lower plainnets:net -b dsp -b xnnpack -o plain.dlg --json",
         "lower privatenets.net:net -o all.dlg",
         "lower privatenets.net:net -c {root}/models/q.yaml --verify {root}/models/x.npy -o q.dlg",
         "lower privatenets.net:net -c {root}/models/q.yaml --measure --lock {root}/locks/q.lock -o measured.dlg",
     ],
     "explain": "it prints",
-    "run": [LOWERED, "run {root}/work/net.dlg --profile --inner --trace run.json -o outputs --json"],
+    "run": [LOWERED, "run {root}/work/net.dlg --profile --inner -o outputs --json"],
     "inspect": [LOWERED, "inspect net.dlg --json"],
     "report": [
         "report privatenets.net:net -b xnnpack -o net.html",
@@ -70,7 +70,11 @@ LINES: dict[str, list[str] | str] = {
         LOWERED,
         *(f"export-graph {{root}}/work/net.dlg -o {name}" for name in ("net.onnx", "graph.json")),
     ],
-    "diff": [LOWERED, "diff net.dlg net.dlg --json"],
+    "diff": [
+        f"{LOWERED} --trace lower.json",
+        "run {root}/work/net.dlg --trace run.json",
+        "diff net.dlg net.dlg --json",
+    ],
     "debug": ["debug privatenets.net:net -b xnnpack -o {root}/work/reproduction --json"],
     "strip": [LOWERED, "strip net.dlg -o stripped.dlg"],
     "measure": [

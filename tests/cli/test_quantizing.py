@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import delegate
-from tests.cli.calling import call
 from tests.support import zoo
+from tests.support.commands import call
 from tests.support.quantized import sqnr
 
 pytest.importorskip("torchao", reason="torchao quantizes the models of these tests")

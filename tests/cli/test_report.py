@@ -16,8 +16,8 @@ from delegate.program.file import load, save
 from delegate.program.instructions import strip_debug_info
 from delegate.report.diagnosis import Diagnosis
 from delegate.report.rows import LayerAccuracy
-from tests.cli.calling import call
 from tests.cli.programs import save_sum
+from tests.support.commands import call
 
 
 def reports_of(path: Path) -> list[dict]:

@@ -1,15 +1,11 @@
-"""`delegate strip` and `export-graph`: the debug info goes, and a failure leaves the files."""
+"""`delegate strip`: the debug info goes, and a failure leaves the files."""
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
 from delegate.program.file import load
 from delegate.program.text import debug_bytes
-from tests.cli.calling import call
 from tests.cli.programs import save_sum
+from tests.support.commands import call
 
 
 def test_strip_and_inspect(tmp_path):
@@ -35,19 +31,3 @@ def test_a_failed_strip_leaves_the_file(tmp_path):
     assert path.read_bytes() == before
     assert bad.read_bytes() == before[:-1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.dlg", "sum.dlg"]
-
-
-def test_the_graph_and_its_node_data(tmp_path):
-    path = save_sum(tmp_path / "sum.dlg")
-    out, _ = call("export-graph", str(path), "-o", str(tmp_path / "g.json"))
-    assert out.startswith(f"saved {tmp_path / 'g.json'}, ")
-    assert json.loads((tmp_path / "g.json").read_text())["graphs"][0]["nodes"][0]["id"] == "add"
-
-
-@pytest.mark.parametrize("format", ["model-explorer", "dot", "onnx"])
-def test_nothing_is_written_for_a_program_without_debug_info(tmp_path, format):
-    path = save_sum(tmp_path / "sum.dlg")
-    call("strip", str(path))
-    error = call("export-graph", str(path), "--format", format, "-o", str(tmp_path / "g.out"), code=1)[1]
-    assert "the program has no debug info" in error
-    assert [p.name for p in tmp_path.iterdir()] == ["sum.dlg"]

@@ -21,7 +21,7 @@ import typer
 
 import delegate
 from delegate.cli.app import app
-from tests.cli.calling import call
+from tests.support.commands import call
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")  # of colours and of the cursor
 

@@ -228,7 +228,7 @@ def test_a_draft_runs_no_code(mark: Path, tmp_path: Path) -> None:
 
 
 def debug(path: Path, **trust: bool) -> None:
-    pytest.importorskip("delegate_debugger").debug(exported(), program_file=path, budget=0, **trust)
+    pytest.importorskip("delegate_devtools").debug(exported(), program_file=path, budget=0, **trust)
 
 
 def converse(path: Path, **trust: bool) -> None:
@@ -251,7 +251,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "load, isolated": lambda path, **trust: delegate.load(path, isolate=True, **trust),
     "load, of bytes": lambda path, **trust: delegate.load(path.read_bytes(), **trust),
     "LoadedProgram": lambda path, **trust: delegate.LoadedProgram(file.load(path), **trust),
-    "delegate_debugger": debug,
+    "delegate_devtools": debug,
     "delegate_llm": converse,
     "delegate_ray": predict,
     "bundles": measure,

@@ -19,12 +19,11 @@ import yaml
 
 import delegate
 from delegate.config import load_config
-from delegate.devtools.export_graph import dot, model_explorer, node_data
-from delegate.devtools.page import page
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.report import Report
 from delegate.report.diagnosis import Diagnosis
+from delegate.report.page import page
 from delegate.runtime.arguments import load_arrays
 from tests.support.mutations import Reader, check_bytes, check_values, errors
 from tests.support.reports import DIAGNOSIS, report
@@ -34,7 +33,6 @@ from tests.support.sources import ROOT
 def use_report(text: str) -> None:
     forged = Report.from_json(text)
     assert [str(forged), str(forged.nodes_table()), page([forged.page_data("x")]), forged.to_json()]
-    assert [model_explorer(forged, "x"), dot(forged, "x"), node_data(forged)]
 
 
 def use_diagnosis(text: str) -> None:

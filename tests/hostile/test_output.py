@@ -23,9 +23,8 @@ FORMS = [
     ("lock", "diff", "DAMAGED", "FILE"),
     ("lower", "m.pt2", "-o", EVIL), ("lower", "m.pt2", "--bundle", EVIL), ("new-backend", "mine", "-o", f"{EVIL}/x"),
     ("lower", "m.pt2", "-o", "x.dlg", "--lock", EVIL), ("strip", "FILE", "-o", "x.dlg"), ("strip", EVIL),
-    ("diff", "FILE", EVIL),
     ("report", "FILE", "-o", "x.html"), ("report", "FILE", "-o", EVIL), ("report", EVIL, "-o", "x.html"),
-    ("export-graph", "FILE", "-o", "x.json"), ("export-graph", EVIL, "-o", "x.dot"), ("calibrate", EVIL),
+    ("calibrate", EVIL),
 ]  # fmt: skip
 
 

@@ -43,7 +43,6 @@ READERS: dict[str, Callable[[Path], object]] = {
         for name, words in {
             "inspect": ("inspect", "FILE"), "explain": ("explain", "FILE"), "lower": ("lower", "FILE", "-o", "x.dlg"),
             "report": ("report", "FILE", "-o", "x.html"), "run": ("run", "FILE"), "strip": ("strip", "FILE"),
-            "diff": ("diff", "FILE", "FILE"), "export-graph": ("export-graph", "FILE", "-o", "x.json"),
             "inputs": ("run", "PROGRAM", "-i", "FILE"), "archive": ("run", "PROGRAM", "-i", "FILE.npz"),
             "debug result": ("report", "PROGRAM", "-o", "x.html", "--debug-result", "FILE"),
         }.items()

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.devtools.events import Compiled, Event, PassRun, Planned, StageRun, SupportChecked
 from delegate.edge.passes.pipeline import PROGRAM_PASSES
 from delegate.errors import ListenerError
+from delegate.events.kinds import Compiled, Event, PassRun, Planned, StageRun, SupportChecked
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 

@@ -145,5 +145,5 @@ def test_a_program_without_the_debugger(monkeypatch: pytest.MonkeyPatch) -> None
     model = export(layers())
     program = delegate.to_backend(model, "xnnpack")
     monkeypatch.setattr("delegate.plugins.find_plugins", dict)
-    with pytest.raises(ConfigError, match=r"delegate-debugger, which is not installed.*pip install ./plugins/debugger"):
+    with pytest.raises(ConfigError, match=r"delegate-devtools, which is not installed.*pip install ./plugins/devtools"):
         program.debug(model)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 NOT_SOURCES = (".*", "__pycache__", "*.egg-info", "build", "dist")
 PACKAGES = {
     "delegate": Path("."),
-    "delegate_debugger": Path("plugins/debugger"),
+    "delegate_devtools": Path("plugins/devtools"),
     "delegate_cuda": Path("plugins/cuda"),
     "delegate_demo": Path("plugins/demo"),
     "delegate_kernels_extra": Path("plugins/kernels-extra"),
@@ -80,7 +80,7 @@ def test_a_wheel_has_every_file_of_its_package_and_no_other(package, distributio
 def test_a_wheel_has_its_licences(package, distributions):
     names = zipfile.ZipFile(wheel(distributions, package)).namelist()
     licences = {name.partition(".dist-info/licenses/")[2] for name in names if ".dist-info/licenses/" in name}
-    others = {"THIRD_PARTY.md", "delegate/devtools/page/vendor/dagre.LICENSE"} if package == "delegate" else set()
+    others = {"THIRD_PARTY.md", "delegate/report/page/vendor/dagre.LICENSE"} if package == "delegate" else set()
     assert licences == {"LICENSE", *others}
 
 

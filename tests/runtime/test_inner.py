@@ -11,8 +11,8 @@ import torch
 
 import delegate
 from delegate.backend.aot import Backend, PreprocessResult
-from delegate.devtools.events import Event, InstructionRun, OperatorRun
 from delegate.errors import BackendFailed, ListenerError
+from delegate.events.kinds import Event, InstructionRun, OperatorRun
 from delegate.program.file import serialize
 from delegate.runtime.backend import Delegate
 from delegate.verdict import YES, Reason, no

@@ -13,8 +13,8 @@ from torch import nn
 from torch.export import Dim
 
 import delegate
-from delegate.devtools.events import DelegateOpened, Event, InstructionRun, MethodRun, ProgramLoaded
 from delegate.errors import InputError, ListenerError
+from delegate.events.kinds import DelegateOpened, Event, InstructionRun, MethodRun, ProgramLoaded
 from delegate.program.file import serialize
 from tests.support.cases.watched import Loop, X, net
 from tests.support.lowering import assert_same, compiled

@@ -12,8 +12,8 @@ from torch import nn
 from torch.export import Dim
 
 from delegate.compile import to_backend
-from delegate.devtools.events import Kind
 from delegate.errors import InputError
+from delegate.events.kinds import Kind
 from delegate.kernels.table import KernelTable
 from delegate.report import Report
 from delegate.runtime.profile import Durations, Profile, Timing

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import delegate
-from delegate.devtools.events import Event, MethodRun
-from delegate.devtools.listeners import SerialCalls
 from delegate.errors import DelegateError, ExecutionError, ListenerError, ProgramError
+from delegate.events import SerialCalls
+from delegate.events.kinds import Event, MethodRun
 from delegate.program.file import serialize
 from delegate.program.model import Program
 from delegate.registry import default_registry

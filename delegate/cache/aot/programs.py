@@ -22,10 +22,10 @@ from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.environment import code_of, host_features, versions_of
 from delegate.cache.runtime.store import Entry
 from delegate.common.field_checks import count, text, texts
-from delegate.devtools.listeners import stage
 from delegate.edge.effects import warn_of_training
 from delegate.edge.keys import NotCacheable, key_of_exported
 from delegate.errors import DelegateError
+from delegate.events import stage
 from delegate.partitioner.extraction import LoweredProgram
 from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.saved import SavedPlan

@@ -6,8 +6,6 @@ import os
 import time
 from collections.abc import Sequence
 
-from delegate.devtools.events import PassRun
-from delegate.devtools.listeners import emit, is_heard
 from delegate.edge.passes import Pass
 from delegate.edge.passes.canonicalize import canonicalize, round_operands, sign_products, split_decodings
 from delegate.edge.passes.folding import fold_batch_norms, fold_constants
@@ -16,6 +14,8 @@ from delegate.edge.passes.views import fuse_views, sink_merges
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import verify
 from delegate.errors import DialectError
+from delegate.events import emit, is_heard
+from delegate.events.kinds import PassRun
 
 VERIFY_VARIABLE = "DELEGATE_VERIFY_PASSES"  # environment variable: "1" verifies the program after each pass
 

@@ -321,10 +321,10 @@ class _Demo:
     def write_report(self, rows: Sequence[DemoRow]) -> str | None:
         """Write the page of the fastest program that is not a stand-in, and return its path; None without a program."""
         import delegate
-        from delegate.devtools.page import page, write
         from delegate.program import file
         from delegate.program.memory_picture import memory_pictures
         from delegate.report import Report
+        from delegate.report.page import page, write
 
         programs = [r for r in rows if r.file_bytes is not None]
         if not programs:

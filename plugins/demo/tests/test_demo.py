@@ -12,17 +12,8 @@ from typing import Any
 import pytest
 from delegate_demo import command
 from delegate_demo.command import DemoRow, conclusion, partly_quantized
-from typer.testing import CliRunner
 
-from delegate.cli.app import app
-
-
-def call(*args: str, code: int = 0) -> tuple[str, str]:
-    """Run a command, assert its exit code, and return what it prints to stdout and to stderr."""
-    done = CliRunner().invoke(app, args)
-    assert done.exit_code == code, done.output + repr(done.exception)
-    return done.stdout, done.stderr
-
+from tests.support.commands import call
 
 TORCH = DemoRow("torch (eager)", "float", 0.98, 300e-6, None)
 EXACT = DemoRow("fast", "dynamic_int8", 0.98, 20e-6, 1)

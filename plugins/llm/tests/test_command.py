@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from delegate.cli.app import app
-from tests.support.exit_codes import FAILED, USAGE, require_exit
+from tests.support.commands import FAILED, USAGE, require_exit
 from tests.support.hostile import EVIL, paths, require_printable  # noqa: F401 - a fixture
 from tests.support.sources import ROOT
 

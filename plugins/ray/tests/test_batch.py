@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 from delegate.cli.app import app
 from delegate.errors import InputError
 from delegate.testing import assert_same
-from tests.support.exit_codes import FAILED, USAGE, require_exit
+from tests.support.commands import FAILED, USAGE, require_exit
 from tests.support.hostile import EVIL, require_printable
 
 from .conftest import ROWS, Data, Read, tensor

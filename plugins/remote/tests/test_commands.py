@@ -16,7 +16,7 @@ from delegate.cli.app import app
 from delegate.errors import ProgramError
 from delegate.plugins import PluginState
 from delegate.registry import default_registry
-from tests.support.exit_codes import DONE, FAILED, USAGE, require_exit
+from tests.support.commands import DONE, FAILED, USAGE, require_exit
 from tests.support.hostile import EVIL, paths, require_no_wait, require_printable  # noqa: F401 - a fixture
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import delegate
 from delegate.cli.app import app
-from tests.support.exit_codes import FAILED, USAGE, require_exit
+from tests.support.commands import FAILED, USAGE, require_exit
 from tests.support.hostile import EVIL, require_printable
 
 from .conftest import serving

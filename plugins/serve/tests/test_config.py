@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from delegate.cli.app import app
 from delegate.errors import ConfigError
-from tests.support.exit_codes import FAILED, require_exit
+from tests.support.commands import FAILED, require_exit
 
 from .test_command import serving
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from delegate_debugger import debug
+from delegate_devtools import debug
 from torch.fx import Node
 
 from delegate.backend.aot import Region

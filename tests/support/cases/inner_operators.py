@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from delegate.devtools.events import Event, InstructionRun, OperatorRun
+from delegate.events.kinds import Event, InstructionRun, OperatorRun
 from tests.support.lowering import assert_same, compiled
 
 CALLS = 3

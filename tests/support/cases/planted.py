@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from delegate_debugger import debug
+from delegate_devtools import debug
 
 import delegate
 from tests.support.planting import aten, changed_weight, followed_by, in_place_of, planted

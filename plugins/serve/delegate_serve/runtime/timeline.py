@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from delegate.devtools.events import Event, InstructionRun
+from delegate.events.kinds import Event, InstructionRun
 
 
 class CallTimes(NamedTuple):

@@ -1,1 +1,0 @@
-"""Tools that show what a program does: the debugger, traces, the page of a report, differences, and exported graphs."""
