@@ -14,7 +14,7 @@ def call(*args: str, code: int = DONE) -> tuple[str, str]:
     done = CliRunner().invoke(app, args)
     assert done.exit_code == code, done.output + repr(done.exception)
     assert isinstance(done.exception, SystemExit | None), "main() would end with a traceback"
-    assert "Traceback" not in done.output
+    assert "Traceback" not in done.stderr
     return done.stdout, done.stderr
 
 
