@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from delegate.cli import commands
 from delegate.plugins import COMMANDS
 from tests.cli.programs import save_sum
 from tests.support.commands import FAILED, USAGE, call
@@ -78,9 +77,3 @@ def test_two_packages_with_one_command(greeting):
 def test_a_blocked_command(greeting, monkeypatch):
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "greet")
     assert "command 'greet' is blocked" in call("greet", "you", code=FAILED)[1]
-
-
-def test_the_package_of_a_missing_command_is_named(monkeypatch):
-    monkeypatch.setitem(commands._PACKAGES, "vanished", "vanish")
-    stderr = call("vanished", "x", code=USAGE)[1]
-    assert stderr.endswith("The package delegate-vanish provides it: pip install ./plugins/vanish\n")
