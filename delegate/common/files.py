@@ -140,18 +140,6 @@ def read_bytes(path: PathLike, most: int = _MOST_BYTES) -> bytes:
     return data
 
 
-def open_pipe_to_write(path: PathLike) -> BinaryIO:
-    """Open a pipe or a device for writing; raises OSError, also for a pipe without a reader."""
-    try:
-        file = open(path, "wb", opener=open_nonblocking)  # noqa: SIM115 - the same
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            raise OSError(errno.ENXIO, "no process reads from this pipe") from error
-        raise
-    os.set_blocking(file.fileno(), True)
-    return file
-
-
 def open_nonblocking(path: str, flags: int) -> int:
     """Open a file without waiting for the other end of a pipe in its place: the `opener` of `open`."""
     return os.open(path, (flags & ~os.O_CREAT) | getattr(os, "O_NONBLOCK", 0), 0o666)
@@ -195,7 +183,8 @@ def write_bytes(path: PathLike, data: bytes, what: str) -> None:
     """
     try:
         if os.path.exists(path) and not os.path.isfile(path):  # a terminal or a pipe; a folder is an error
-            with open_pipe_to_write(path) as stream:
+            with open(path, "wb", opener=open_nonblocking) as stream:
+                os.set_blocking(stream.fileno(), True)
                 stream.write(data)
             return
         with replacing(os.path.realpath(path)) as file:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 _GAP = "  "  # between columns
 _LEAST = 12  # characters of a folded column; if the columns need more than the width, each row becomes a list
 _MOST_PADDED = 200  # characters of a column without folding: one long cell does not make all rows as long
-_BREAKS = frozenset(" ./,:;_-|")  # a folded name continues after one of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +79,18 @@ class Table:
         return [line for indent, text in zip(indents, named, strict=False) for line in fold_line(indent + text, width)]
 
 
-def fold(text: str, width: int) -> list[str]:
-    """Return a text's lines of at most `width` characters, divided at spaces and inside names if necessary.
+def fold(text: str, width: int, indent: str = "", rest: str = "") -> list[str]:
+    """Return a text as lines of at most `width` characters, divided at spaces, or in words that are longer.
 
     Args:
         text: on one line.
         width: the most characters of a line, at least 1.
+        indent: the text before the first line.
+        rest: the text before the others.
     """
-    lines = []
-    while len(text) > width:
-        places = range(width, width // 3, -1)
-        cut = next((i for i in places if text[i] == " "), 0)
-        cut = cut or next((i for i in places if text[i - 1] in _BREAKS), width)
-        lines.append(text[:cut].rstrip())
-        text = text[cut:].lstrip()
-    return [*lines, text]
+    import textwrap  # a program that only runs does not need it
+
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=rest, break_on_hyphens=False) or [""]
 
 
 def fold_line(line: str, width: int) -> list[str]:
@@ -103,10 +99,7 @@ def fold_line(line: str, width: int) -> list[str]:
     indent = line[: len(line) - len(text)]
     if len(line) <= width or width < len(indent) + 2 * _LEAST:
         return [line]
-    first = fold(text, width - len(indent))[0]
-    rest = text[len(first) :].lstrip()
-    others = fold(rest, width - len(indent) - 2) if rest else []
-    return [indent + first, *(f"{indent}  {other}" for other in others)]
+    return fold(text, width, indent, f"{indent}  ")
 
 
 def printable(text: str) -> str:

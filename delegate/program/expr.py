@@ -221,15 +221,6 @@ def evaluate(dim: Dim, symbols: Mapping[int, Number]) -> int:
     return size
 
 
-def symbols_of(dim: Any) -> Iterator[int]:
-    """Yield the indices of the symbols in an argument (a size, a number, nested tuples of these), with repetitions."""
-    if isinstance(dim, Expr):
-        yield from dim.free_symbols()
-    elif isinstance(dim, tuple):
-        for item in dim:
-            yield from symbols_of(item)
-
-
 class SymbolSets:
     """The symbols in arguments, as sets that are integers: bit i stands for symbol i. Each expression is read once."""
 

@@ -21,7 +21,7 @@ from delegate.program.model import State
 from delegate.runtime.arrays import Resources
 from delegate.runtime.backend import Array
 from delegate.runtime.delegates import ProfiledDelegates
-from delegate.runtime.lifecycle import FORKED, CallLock, NotPicklable, Rejecting, closing_error, leak
+from delegate.runtime.lifecycle import FORKED, PROGRAMS, CallLock, NotPicklable, Rejecting, closing_error, leak
 from delegate.runtime.method import Method
 from delegate.runtime.platform import Platform, translate_input_errors
 
@@ -168,15 +168,15 @@ class Context(NotPicklable):
         self._modules: ModulePaths | None = None
         self._program, self._number = program, next(_numbers)
         self._portable_shares = resources.portable_shares
+        PROGRAMS.add(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._methods) or 'a closed program'}>"
 
     def leave_to_parent(self) -> None:
-        """Reject all calls in this forked process."""
+        """Reject all calls in this forked process, and keep the delegates of the parent as they are."""
         self._lock = FORKED
-        if self._profiled is not None:
-            leak(self._profiled)
+        leak(self)
         for method in self._methods.values():
             method.leave_to_parent()
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import RLock, get_ident
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 from delegate.errors import DelegateError, ExecutionError, ProgramError
@@ -56,14 +56,7 @@ class NotPicklable:
         )
 
 
-class ForkAware(Protocol):
-    """An object that a fork makes unusable: a program."""
-
-    def leave_to_parent(self) -> None:
-        """Reject all calls; called in the forked process before anything else there."""
-
-
-PROGRAMS = WeakSet[ForkAware]()
+PROGRAMS = WeakSet[Any]()  # objects that a fork makes unusable, with a method `leave_to_parent`
 
 
 def _leave_to_parent() -> None:

@@ -26,7 +26,7 @@ from delegate.runtime.arrays import LazyConstantTable, Resources
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context, zeros
 from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
-from delegate.runtime.lifecycle import FORKED, PROGRAMS, CallLock, closing_error, fork_error, leak
+from delegate.runtime.lifecycle import FORKED, CallLock, closing_error, fork_error
 from delegate.runtime.option_rules import Rule, accepts, describe, rules_of_json
 from delegate.runtime.platform import DEFAULT, Platform
 
@@ -236,7 +236,6 @@ class LoadedProgram(Context):
             with suppress(BackendFailed):
                 self._close_delegates()
             raise
-        PROGRAMS.add(self)
 
     def __repr__(self) -> str:
         if not self._methods:
@@ -259,13 +258,6 @@ class LoadedProgram(Context):
         context = Context(self._shared)
         self._contexts.add(context)
         return context
-
-    def leave_to_parent(self) -> None:
-        """Reject all calls in this forked process, and keep the delegates of the parent as they are."""
-        leak((self._shared, self._init))
-        super().leave_to_parent()
-        for context in self._contexts:
-            context.leave_to_parent()
 
     def _make_delegates(self) -> None:
         program = self.program

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-import random
 import statistics
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from delegate.events import SerialCalls
 from delegate.events.kinds import BoundInstruction, Event, InstructionRun, Kind, OperatorRun
 from delegate.plugins import PORTABLE
 
-_SAMPLES = 1024  # of an instruction's runs, for the median: it is exact up to this number
+_SAMPLES = 1024  # the last runs of an instruction, of which the median is taken
 _TITLES = ("method", "value", "what", "runs", "total us", "share", "warm-ups", "warm-up us", "mean us", "median us")
 _HEADER = (*_TITLES, "least us", "module", "source")
 
@@ -33,18 +33,14 @@ class Durations:
     count: int = 0
     total: int = 0
     minimum: int = 0
-    _sample: list[int] = field(default_factory=list)  # a uniform random sample of all runs
+    _last: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
 
     def add(self, nanoseconds: int) -> None:
         """Add a run."""
-        self.count = count = self.count + 1
+        self.minimum = min(nanoseconds, self.minimum) if self.count else nanoseconds
+        self.count += 1
         self.total += nanoseconds
-        if count == 1 or nanoseconds < self.minimum:
-            self.minimum = nanoseconds
-        if count <= _SAMPLES:
-            self._sample.append(nanoseconds)
-        elif (place := int(_random() * count)) < _SAMPLES:
-            self._sample[place] = nanoseconds
+        self._last.append(nanoseconds)
 
     @property
     def mean(self) -> float:
@@ -53,8 +49,8 @@ class Durations:
 
     @property
     def median(self) -> float:
-        """The median nanoseconds of a run; of a random sample of 1,024 runs if there are more."""
-        return statistics.median(self._sample or [0])
+        """The median nanoseconds of a run; of the last 1,024 if there are more."""
+        return statistics.median(self._last or [0])
 
 
 @dataclass(slots=True)
@@ -124,9 +120,6 @@ class Timing:
         names = ("method", "name", "what", "source", "module", "kind", "library", "count", "nanoseconds")
         figures = {name: getattr(self, name) for name in (*names, "per_run", "median", "minimum")}
         return {**figures, "warm_ups": self.warm_up.count, "warm_up_nanoseconds": self.warm_up.total}
-
-
-_random = random.Random(0).random  # not the one of the user's program
 
 
 class Profile:

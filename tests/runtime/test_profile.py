@@ -94,7 +94,7 @@ def test_durations_of_many_runs_have_bounded_memory():
         durations.add(1000 + i % 100)
     assert (durations.count, durations.minimum, durations.mean) == (20_000, 1000, 1049.5)
     assert durations.median == pytest.approx(1049.5, abs=5)
-    assert len(durations._sample) == 1024
+    assert len(durations._last) == 1024
 
 
 def test_the_share_of_portable_kernels():
