@@ -1,4 +1,4 @@
 """Costs: the seconds that a machine takes for nodes, calls and transfers, from its profile; see `profile`.
 
-`kinds` sorts operators by what their time depends on. `estimates` turns a profile into costs of a graph's nodes.
+`quantities` sorts operators by what their time depends on. `estimates` turns a profile into costs of a graph's nodes.
 """

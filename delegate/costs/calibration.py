@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from delegate.compile import to_backend
-from delegate.costs import kinds
+from delegate.costs import quantities as kinds
 from delegate.costs.estimates import Estimates
 from delegate.costs.machine import BUSY
 from delegate.costs.profile import MachineProfile, PlaceRates, Rate

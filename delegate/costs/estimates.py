@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from torch.fx import Node
 
-from delegate.costs.kinds import FUNCTION, LIKE, VIEW
 from delegate.costs.profile import MachineProfile, PlaceRates, Rate
-from delegate.costs.quantities import Quantities, quantities_of
+from delegate.costs.quantities import FUNCTION, LIKE, VIEW, Quantities, quantities_of
 from delegate.edge.node import is_constant, nbytes
 from delegate.plugins import PORTABLE
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from delegate.common.field_checks import Amount, amount, build, fault, mapping, require_format, round_measurements, text
 from delegate.common.files import read_text, write_text
-from delegate.costs.kinds import FUNCTION, KINDS
+from delegate.costs.quantities import FUNCTION, KINDS
 from delegate.errors import PartitionError, did_you_mean
 
 FORMAT = 1
@@ -61,7 +61,7 @@ class PlaceRates:
 
     Args:
         call: Seconds for calling a partition without its work, and for each value and byte that goes in or out.
-        operators: kind -> the rate of one operator of a partition; see `delegate.costs.kinds`.
+        operators: kind -> the rate of one operator of a partition; see `delegate.costs.quantities`.
         versions: Library name -> the version that was measured.
         origin: "calibrated", or "shipped".
         compile: seconds that lowering takes for each node, roughly; not calibrated.

@@ -26,9 +26,8 @@ from delegate.partitioner.partitioner import CapabilityPartitioner, Partitioner
 from delegate.partitioner.plan import NodePlan, Partition, Plan, Unit
 from delegate.partitioner.rules import PartitionRules, RuleBook, RulePattern
 from delegate.partitioner.saved import AppliedPlan
-from delegate.partitioner.search import NOT_CHOSEN, Search, Support, Way, seconds_of, ways
-from delegate.partitioner.state_writes import writes_of_large_states
-from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates
+from delegate.partitioner.search import NOT_CHOSEN, Search, Way, seconds_of, ways
+from delegate.partitioner.support_query import SupportQuery, computing, not_for_delegates, writes_of_large_states
 from delegate.plugins import INSTANCE, PORTABLE
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -174,11 +173,13 @@ class _Planner:
         if not isinstance(self.search, Search):
             return assign(nodes, verdicts, claims, names, threshold), verdicts, {}
         claimed = {name: {n for claim in own for n in claim.nodes} for name, own in claims.items()}
-        able = {
-            node: tuple(name for name in names if own[name] or node in claimed[name]) for node, own in verdicts.items()
-        }
+        places: dict[Node, tuple[str, ...]] = {}
+        for node, by_backend in verdicts.items():
+            able = tuple(name for name in names if by_backend[name] or node in claimed[name])
+            is_kernel_able = not able if node in pins else self.has_kernel(node)
+            places[node] = (*able, PORTABLE) if is_kernel_able else able
         drafts: dict[str, tuple[list[Unit], dict[Node, Verdicts]]] = {}
-        for name, way in ways(Support(nodes, verdicts, able, pins, self.has_kernel), names, self.search.costs).items():
+        for name, way in ways(nodes, places, names, self.search.costs).items():
             own = _along(way, verdicts)
             kept = {
                 backend: [c for c in all_ if all(way.get(n, backend) == backend for n in c.nodes)]

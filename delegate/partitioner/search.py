@@ -6,16 +6,14 @@ A way is a place for each node. `planning` forms the partitions of each way unde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch.fx import Node
 
 from delegate.costs.estimates import Estimates, crossing_values
 from delegate.edge.node import is_constant, is_number
-from delegate.partitioner.assign import Verdicts
 from delegate.partitioner.plan import Partition, Unit
-from delegate.partitioner.rules import RulePattern
 from delegate.plugins import PORTABLE
 from delegate.verdict import Reason, no
 
@@ -44,67 +42,52 @@ class Search:
         return self.way if self.way is not None and self.way in seconds else cheapest(seconds)[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Support:
-    """Which backends can run which nodes of one graph.
+def ways(
+    nodes: Sequence[Node], places: Mapping[Node, Sequence[str]], backends: Iterable[str], costs: Estimates
+) -> dict[str, Way]:
+    """Return the ways to compare, by name: each backend with kernels for the rest, kernels alone, and a mixed one.
 
     Args:
         nodes: The graph's nodes in its order, without placeholders and output.
-        verdicts: Verdicts on the nodes that compute.
-        able: node -> the backends that run it, alone or in a pattern, in order of preference.
-        pins: What the rules pin.
-        has_kernel: returns if a kernel runs a node without decomposition.
+        places: node that computes -> the places that can run it, the backends first and in order of preference; none if
+            it has to be decomposed first.
+        backends: Backends in order of preference.
+        costs: the estimates.
     """
-
-    nodes: Sequence[Node]
-    verdicts: Mapping[Node, Verdicts]
-    able: Mapping[Node, tuple[str, ...]]
-    pins: Mapping[Node, RulePattern]
-    has_kernel: Callable[[Node], bool]
-
-    def places(self, node: Node) -> tuple[str, ...]:
-        """Return the places that can run a node, which are none if it has to be decomposed first."""
-        able = self.able[node]
-        if node in self.pins:
-            return able or (PORTABLE,)
-        return (*able, PORTABLE) if self.has_kernel(node) else able
-
-
-def ways(support: Support, backends: Iterable[str], costs: Estimates) -> dict[str, Way]:
-    """Return the ways to compare, by name: each backend with kernels for the rest, kernels alone, and a mixed one."""
-    found: dict[str, Way] = {place: _preferring(place, support) for place in (*backends, PORTABLE)}
+    found: dict[str, Way] = {place: _prefer(place, places) for place in (*backends, PORTABLE)}
     found = {name: way for name, way in found.items() if name == PORTABLE or name in way.values()}
-    mixed = _cheapest_run(support, (*(name for name in found if name != PORTABLE), PORTABLE), costs)
+    mixed = _cheapest_run(nodes, places, (*(name for name in found if name != PORTABLE), PORTABLE), costs)
     return found if mixed in found.values() else {**found, MIXED: mixed}
 
 
-def _preferring(place: str, support: Support) -> Way:
+def _prefer(place: str, places: Mapping[Node, Sequence[str]]) -> Way:
     """Return the way that runs each node in one place if that can, else on a kernel, else on any backend."""
-    way = {}
-    for node in support.verdicts:
-        able = support.places(node)
-        way[node] = place if place in able or not able else PORTABLE if PORTABLE in able else able[0]
-    return way
+    return {
+        node: place if place in able or not able else PORTABLE if PORTABLE in able else able[0]
+        for node, able in places.items()
+    }
 
 
-def _cheapest_run(support: Support, places: Sequence[str], costs: Estimates) -> Way:
+def _cheapest_run(
+    nodes: Sequence[Node], places_of: Mapping[Node, Sequence[str]], places: Sequence[str], costs: Estimates
+) -> Way:
     """Return the way with the least cost if the nodes ran one by one in the order of the graph.
 
     The cost so far depends on the earlier nodes only by the place of the last one. So it is enough to store the best
     way that ends in each place (Viterbi's algorithm), in O(nodes * places^2).
     """
     count = range(len(places))
-    alive = _alive_bytes(support.nodes, costs)
+    alive = _alive_bytes(nodes, costs)
     rates = [costs.profile.rates(place).call for place in places]
     enter = [0.0 if place == PORTABLE else rate.call for place, rate in zip(places, rates, strict=True)]
     byte = [0.0 if place == PORTABLE else rate.byte for place, rate in zip(places, rates, strict=True)]
     spent = [0.0 if place == PORTABLE else math.inf for place in places]
     came: list[list[int]] = []
-    for node, passing in zip(support.nodes, alive, strict=True):
+    for node, passing in zip(nodes, alive, strict=True):
         leave = [seconds + byte[p] * passing for p, seconds in enumerate(spent)]
         first = min(count, key=leave.__getitem__)
         before, after = [], []
-        able = support.places(node) if node in support.verdicts else None
+        able = places_of.get(node)
         for p in count:
             changed = leave[first] + enter[p] + byte[p] * passing
             stays = spent[p] <= changed
@@ -115,10 +98,10 @@ def _cheapest_run(support: Support, places: Sequence[str], costs: Estimates) -> 
         spent = after
     place = min(count, key=lambda p: spent[p])
     way: dict[Node, str] = {}
-    for node, before in zip(reversed(support.nodes), reversed(came), strict=True):
-        if node in support.verdicts:
+    for node, before in zip(reversed(nodes), reversed(came), strict=True):
+        if node in places_of:
             follows = next((way[user] for user in node.users if user in way), None) if costs.is_free(node) else None
-            way[node] = places[place] if follows is None or follows not in support.places(node) else follows
+            way[node] = places[place] if follows is None or follows not in places_of[node] else follows
         place = before[place]
     return way
 

@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from delegate.partitioner.saved import SavedPlan
 from delegate.placement.estimated import CostStrategy
 from delegate.placement.placer import Placer
 from delegate.placement.plans import (
-    BaseProgram,
     Candidate,
     ChosenPlan,
     OpenRemotePlacement,
@@ -211,7 +210,7 @@ class _ProgramPlacer:
     progress: Progress
     remote: RemotePlacement | None
     cluster: Cluster | None
-    bases: list[BaseProgram] = field(init=False)  # the original program first, then quantized ones of some methods
+    groups: list[list[Candidate]] = field(init=False)  # of one program each, the original one first
     planners: dict[str, SchemePlanner] = field(init=False)
 
     def place(self) -> Placed:
@@ -234,27 +233,30 @@ class _ProgramPlacer:
         """Make the programs that candidates compile."""
         arguments = (self.settings, self.compiler, self.exported, self.samples, default_registry(), self.progress)
         self.planners = {name: SchemePlanner(name, *arguments) for name in self.exported}
-        own = float_candidates(self.settings, tuple(self.compiler.selection.backends))
-        self.bases = [BaseProgram(self.compiler, self.exported, own)]
+        own = dict(float_candidates(self.settings, tuple(self.compiler.selection.backends)))
+        if self.settings.objective == "latency" and self.settings.candidates is None:
+            own[PORTABLE] = PORTABLE
+        self.groups = [[Candidate(name, backend, self.compiler) for name, backend in own.items()]]
         for number, planner in enumerate(self.planners.values(), 1):
             end = begun + _QUANTIZED * self.settings.budget * number / len(self.planners)
-            self.bases += planner.bases(end if self.remote is None else math.inf)
+            self.groups += planner.make_candidates(end if self.remote is None else math.inf)
 
     def _apply(self, choices: Mapping[str, ChosenPlan]) -> Placed:
-        bases = {name: chosen.candidate.base for name, chosen in choices.items()}
+        all_quantized = {name: chosen.candidate.quantized for name, chosen in choices.items()}
+        quantized = {name: made for name, made in all_quantized.items() if made is not None}
         applied = self._merge(choices)
-        notes = dict.fromkeys(note for base in bases.values() for note in base.notes)
+        notes = dict.fromkeys(note for made in quantized.values() for note in made.notes)
         applied.selection = replace(applied.selection, notes=(*applied.selection.notes, *notes))
         always = [record for planner in self.planners.values() for record in planner.records]
-        records = (*always, *(record for base in bases.values() for record in base.records))
+        records = (*always, *(record for made in quantized.values() for record in made.records))
         for message, category in dict.fromkeys((str(record.message), record.category) for record in records):
             warn_user(message, category)
         return Placed(
             applied,
-            {name: base.exported[name] for name, base in bases.items()},
+            {name: quantized[name].programs[name] if name in quantized else self.exported[name] for name in choices},
             tuple(chosen.placement.rounded() for chosen in choices.values()),
             {name: options for chosen in choices.values() for name, options in chosen.options.items()},
-            {name: base.quantization for name, base in bases.items() if base.quantization is not None},
+            {name: made.section.model_dump(mode="json") for name, made in quantized.items()},
         )
 
     def _merge(self, choices: Mapping[str, ChosenPlan]) -> Compiler:
@@ -320,23 +322,22 @@ class _ProgramPlacer:
 
         If all schemes are candidates, the first backend of each program comes before the second one of any.
         """
-        own = [[*self._candidates(base)] for base in self.bases if method in base.exported]
+        own = [[c for one in group for c in self._with_threads(one)] for group in self._groups_of(method)]
         section = self.compiler.selection.quantization
         if section is None or not section.is_auto:
             return [candidate for candidates in own for candidate in candidates]
         return [c for row in itertools.zip_longest(*own) for c in row if c is not None]
 
-    def _candidates(self, base: BaseProgram) -> Iterator[Candidate]:
-        """Yield the candidates of a base: its backends with each configured number of threads, and kernels alone."""
-        settings = self.settings
-        for name, backend in base.candidates.items():
-            counts = settings.threads if _takes_threads(backend) else ()
-            for count in counts:
-                yield Candidate(f"{name}, {count} threads", backend, base, {backend: {"threads": count}})
-            if not counts:
-                yield Candidate(name, backend, base)
-        if settings.objective == "latency" and base.quantization is None and settings.candidates is None:
-            yield Candidate(PORTABLE, PORTABLE, base)
+    def _groups_of(self, method: str) -> list[list[Candidate]]:
+        """Return the candidates of each program that has a method."""
+        return [g for g in self.groups if g and (g[0].quantized is None or method in g[0].quantized.programs)]
+
+    def _with_threads(self, one: Candidate) -> list[Candidate]:
+        """Return a candidate with each configured number of threads, if its backend takes one."""
+        counts = self.settings.threads if one.way != PORTABLE and _takes_threads(one.way) else ()
+        return [
+            replace(one, name=f"{one.name}, {count} threads", options={one.way: {"threads": count}}) for count in counts
+        ] or [one]
 
     def _reference(self, method: str) -> ExportedProgram:
         """Return the program that results of a method are compared with."""
@@ -368,7 +369,7 @@ class _ProgramPlacer:
 
     def _key(self, name: str, candidates: Sequence[Candidate], identities: Mapping[str, str]) -> str:
         settings, selection = self.settings, self.compiler.selection
-        edges = [base.compiler.methods[name].edge for base in self.bases if name in base.exported]
+        edges = [group[0].compiler.methods[name].edge for group in self._groups_of(name)]
         calls = [arrays_of(call) for call in ReferenceComparator.leaves(self.samples[name])]
         depends_on = [
             name,  # plans name the graph that their nodes are of
@@ -395,7 +396,7 @@ class _ProgramPlacer:
         with each candidate that all methods have.
         """
         is_elsewhere = self.remote is not None or self.cluster is not None
-        if is_elsewhere or len({id(c.candidate.base) for c in chosen.values()}) == 1:
+        if is_elsewhere or len({id(c.candidate.compiler) for c in chosen.values()}) == 1:
             return chosen
         best, least = chosen, self._size(chosen)
         names = [{p.name for p in c.placement.plans if p.cost is not None and not p.why} for c in chosen.values()]

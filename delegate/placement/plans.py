@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torch.export import ExportedProgram
-
 from delegate.config import PlacementSection
 from delegate.errors import ConfigError, did_you_mean
 from delegate.lowering.compiler import Compiler
+from delegate.lowering.quantized import QuantizedPrograms
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.reference_comparator import ReferenceComparator
@@ -25,46 +23,22 @@ from delegate.report.measured import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class BaseProgram:
-    """A program that candidates compile: the original or a quantized one.
-
-    Args:
-        compiler: has all methods.
-        exported: the methods that candidates compile.
-        candidates: name -> backend.
-        quantization: the configuration section of its quantization; None without quantization.
-        records: the warnings of its quantization, for the user if it is chosen.
-        notes: the notes on its quantization, for the report if it is chosen.
-    """
-
-    compiler: Compiler
-    exported: Mapping[str, ExportedProgram]
-    candidates: Mapping[str, str]
-    quantization: Mapping[str, Any] | None = None
-    records: Sequence[warnings.WarningMessage] = ()
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """A choice for a whole method.
 
     Args:
         name: The plan's name in the report.
         way: the way that its plan takes, e.g. the name of a backend; see `delegate.partitioner.search`.
-        base: the program that it compiles.
+        compiler: has all methods of its program, and the estimates that mixed plans are searched by.
+        quantized: the methods that are quantized for it; None for the original program.
         options: Backend name -> its options of `delegate.load`.
     """
 
     name: str
     way: str
-    base: BaseProgram
+    compiler: Compiler
+    quantized: QuantizedPrograms | None = None
     options: Options = field(default_factory=dict)
-
-    @property
-    def compiler(self) -> Compiler:
-        """The compiler of its program, with the estimates that mixed plans are searched by."""
-        return self.base.compiler
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from delegate.edge.node import base_name, edge_names, tensor
 from delegate.errors import ConfigError
 from delegate.lowering.compiler import Compiler
 from delegate.lowering.quantized import BoundedQuantizer, QuantizedPrograms
-from delegate.placement.plans import BaseProgram, float_candidates
+from delegate.placement.plans import Candidate, float_candidates
 from delegate.registry import Registry
 
 _ACCURATE = "dynamic_int8"  # the scheme of layers with too much noise in another one
@@ -87,11 +87,11 @@ class SchemePlanner:
         bounds = Bounds() if bound is None else Bounds(sqnr_db=bound.sqnr_db)
         self._backends = tuple(compiler.selection.backends)
         self._quantizer = BoundedQuantizer(exported, bounds, samples, self._backends, registry, progress, (method,))
-        self._bases: list[BaseProgram] = []
+        self._made: list[Candidate] = []
         self._structures: set[bytes] = set()  # the graphs of the programs as text
 
-    def bases(self, end: float) -> Iterator[BaseProgram]:
-        """Yield the programs in which all layers without a rule have one scheme.
+    def make_candidates(self, end: float) -> Iterator[list[Candidate]]:
+        """Yield the candidates of each program in which all layers without a rule have one scheme.
 
         Args:
             end: A time by `time.monotonic`, after which nothing is quantized.
@@ -121,18 +121,18 @@ class SchemePlanner:
                     self.not_tried.append(f"{candidate}: {unchanged[0].message}")
                     continue
             noisy += [candidate] if made.float_layers else []
-            yield from self._add_base(candidate, made)
+            yield from self._add(candidate, made)
         for candidate in noisy:
             if time.monotonic() < end:
-                yield from self._add_base(candidate, self._quantize(candidate, end, _ACCURATE))
-        if self._is_auto and self._bases:
+                yield from self._add(candidate, self._quantize(candidate, end, _ACCURATE))
+        if self._is_auto and self._made:
             self.records.clear()  # other schemes change the program
-        if failures and not self._bases and not self.records:
+        if failures and not self._made and not self.records:
             raise failures[0]
 
     def _left_out(self, candidate: QuantizedCandidate, noisy: Sequence[QuantizedCandidate], end: float) -> str:
         """Return the reason that a candidate is not quantized; empty if it is."""
-        if time.monotonic() > end and (self._bases or float_candidates(self._settings, self._backends)):
+        if time.monotonic() > end and (self._made or float_candidates(self._settings, self._backends)):
             return "the budget was spent before it was quantized"
         is_noisy = self._is_auto and candidate.section.scheme in {c.section.scheme for c in noisy}
         return "smaller groups miss the bound already" if is_noisy else ""
@@ -149,9 +149,9 @@ class SchemePlanner:
         known = {scheme.name for scheme in self._schemes(candidate.backends[0])} - {candidate.section.scheme}
         return self._quantizer.quantize(candidate.section, fallback if fallback in known else None, end)
 
-    def _add_base(self, candidate: QuantizedCandidate, made: QuantizedPrograms) -> Iterator[BaseProgram]:
-        """Yield the quantized program of a candidate, if no earlier one has the same structure."""
-        if not made.is_within and self._bases:
+    def _add(self, candidate: QuantizedCandidate, made: QuantizedPrograms) -> Iterator[list[Candidate]]:
+        """Yield the quantized program of a candidate for each backend, if no earlier one has the same structure."""
+        if not made.is_within and self._made:
             self.not_tried.append(f"{candidate}: the budget was spent before its results were accurate")
             return
         structure = describe_graph(made.programs[self.method].graph_module)
@@ -160,13 +160,12 @@ class SchemePlanner:
         self._structures.add(structure)
         compiler = self._compiler.fork_with({})
         compiler.add_methods(made.programs)
-        names, earlier = candidate.names(made), [n for base in self._bases for n in base.candidates]
-        counts = {name: sum(other.startswith(name) for other in earlier) for name in names}
-        own = {f"{n} ({counts[n] + 1})" if counts[n] else n: backend for n, backend in names.items()}
-        section = made.section.model_dump(mode="json")
-        base = BaseProgram(compiler, made.programs, own, section, made.records, made.notes)
-        self._bases.append(base)
-        yield base
+        group = []
+        for name, backend in candidate.names(made).items():
+            count = sum(other.name.startswith(name) for other in self._made)
+            group.append(Candidate(f"{name} ({count + 1})" if count else name, backend, compiler, made))
+        self._made += group
+        yield group
 
     def _schemes(self, backend: str) -> Sequence[QuantizationScheme]:
         """Return the schemes of a backend that may improve the objective: those without integers only save memory."""

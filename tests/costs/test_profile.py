@@ -8,8 +8,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from delegate.costs.kinds import KINDS, OPERATORS
 from delegate.costs.profile import UNKNOWN, MachineProfile, PlaceRates, Rate, read_shipped
+from delegate.costs.quantities import KINDS, OPERATORS
 from delegate.errors import PartitionError
 
 RATES = {"simple": Rate(1e-6, 1e-9), "function": Rate(1e-6, 2e-9)}

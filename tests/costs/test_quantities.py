@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from delegate.costs import kinds
+from delegate.costs import quantities as kinds
 from delegate.costs.estimates import CorrectedEstimates, Estimates
 from delegate.costs.profile import UNKNOWN, MachineProfile, PlaceRates, Rate
 from delegate.costs.quantities import Quantities, quantities_of

@@ -18,7 +18,7 @@ from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.placement.placer import Placer
-from delegate.placement.plans import BaseProgram, Candidate, ChosenPlan, Task
+from delegate.placement.plans import Candidate, ChosenPlan, Task
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.program.model import DelegateCall, Program
 from delegate.registry import default_registry
@@ -140,8 +140,7 @@ def placer(
     def pause(seconds: float) -> None:
         factory.now += seconds
 
-    base = BaseProgram(compiler, {}, {})
-    candidates = [Candidate(name, name, base) for name in factory.table]
+    candidates = [Candidate(name, name, compiler) for name in factory.table]
     placement_task = Task("forward", candidates, **{"objective": "latency", "budget": 1000.0, **task})
     return Placer(placement_task, factory, comparator or TableComparator(), clock=factory.clock, pause=pause)
 
@@ -391,8 +390,7 @@ def test_what_there_was_no_time_for_is_taken_before_what_failed(compiler) -> Non
 
 def test_what_is_spent_before_is_of_the_budget(compiler) -> None:
     factory = TableRunnerFactory({n: [1.0] * BLOCKS for n in NAMES})
-    base = BaseProgram(compiler, {}, {})
-    candidates = [Candidate(name, name, base) for name in factory.table]
+    candidates = [Candidate(name, name, compiler) for name in factory.table]
     late = Placer(
         Task("forward", candidates, "latency", 10.0), factory, TableComparator(), clock=factory.clock, late=11.0
     ).place()

@@ -10,8 +10,7 @@ import pytest
 
 from delegate.costs.estimates import Estimates
 from delegate.costs.profile import read_shipped
-from delegate.placement.estimated import _in_order, _may_win
-from delegate.placement.race import EAGER, _rank
+from delegate.placement.estimated import EAGER, _in_order, _may_win, _rank
 
 
 @pytest.mark.parametrize(
