@@ -11,7 +11,6 @@ import torch
 from torch.fx import GraphModule, Node
 
 from delegate.accuracy.bounds import Bounds
-from delegate.accuracy.choices import compare_of
 from delegate.accuracy.figures import Differences, difference, equal_everywhere
 from delegate.accuracy.recording import (
     Forms,
@@ -47,6 +46,7 @@ from delegate.program.model import (
 )
 from delegate.runtime.lifecycle import hold
 from delegate.runtime.steps import DelegateStep, KernelStep
+from delegate_devtools.choices import compare_of
 
 
 def has_infinity(value: torch.Tensor) -> bool:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from delegate_devtools import debug
+from delegate_devtools.choices import compare_of
 from torch import nn
 
-from delegate.accuracy.choices import compare_of
 from delegate.accuracy.figures import difference
 from delegate.kernels.table import KernelTable
 
