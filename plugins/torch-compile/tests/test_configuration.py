@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch._dynamo
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from delegate.compiled import CompiledProgram
 from delegate.testing import assert_same
 from tests.support import zoo
 from tests.support.quantized import sqnr
@@ -76,6 +77,59 @@ def test_weights_that_are_inputs_are_not_quantized() -> None:
     run = compiled(net(), backends=None, config=config, freeze=False)
     with torch.no_grad(), pytest.raises(Exception, match=r'ConfigError: quantization.*"freeze"'):
         run(torch.randn(4, 64))
+
+
+class Split(nn.Module):
+    """A model that torch compiles to two graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 64), nn.Linear(64, 8)
+
+    def forward(self, x: T) -> T:
+        x = torch.relu(self.body(x))
+        torch._dynamo.graph_break()
+        return self.head(x)
+
+
+def test_calibration_data_for_a_model_that_torch_splits(tmp_path: Path, lowered: Lowered) -> None:
+    """The second graph has other inputs, whose ranges the data would not give."""
+    np.savez(tmp_path / "data.npz", np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32))
+    section, x = {"scheme": "static_int8", "calibration": str(tmp_path / "data.npz")}, torch.randn(4, 64)
+    with torch.no_grad():
+        with pytest.raises(Exception, match=r"ConfigError: quantization.calibration.*splits the model.*dynamic scheme"):
+            configured(Split().eval(), quantization=section)(x)
+        torch._dynamo.reset()
+        configured(Split().eval(), quantization={"scheme": "dynamic_int8"})(x)
+    assert len(lowered) == 2
+
+
+# Sections of the configuration that act on a graph as on any program, and what they do to it.
+SECTIONS: dict[str, tuple[dict[str, Any], Callable[[CompiledProgram], bool] | str]] = {
+    "options of a backend": (
+        {"backends": [{"name": "xnnpack", "options": {"threads": 0}}]}, r"backends\[0\].options.threads: should be"
+    ),
+    "policy": ({"partitioning": {"pins": {"2": "portable"}}, "policy": {"portable": "error"}}, "on portable kernels"),
+    "cache": ({"cache": {"enabled": True, "folder": "cache"}}, lambda _: any(Path("cache").rglob("*.kept"))),
+    "fallback": ({"fallback": {"keep": True}}, lambda program: len(program.program.fallbacks) == 1),
+    "verify": (
+        {"verify": {"sqnr_db": 500, "on_failure": "move"}},
+        lambda program: any(node.backend == "portable" for node in program.report.nodes),
+    ),
+    "placement": (
+        {"placement": {"policy": "measured", "budget": "5s", "objective": "memory"}},
+        lambda program: program.report.placements[0].objective == "memory",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_sections(name: str, lowered: Lowered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, effect = SECTIONS[name]
+    with torch.no_grad(), pytest.raises(Exception, match=effect) if isinstance(effect, str) else nullcontext():
+        configured(net(), **config)(torch.randn(4, 64))
+    assert isinstance(effect, str) or effect(lowered[0])
 
 
 class Dropping(nn.Module):

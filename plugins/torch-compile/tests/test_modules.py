@@ -58,21 +58,6 @@ class Tied(nn.Module):
         return self.out(self.table(ids).cumsum(1))
 
 
-def branches(net: nn.ModuleDict, x: T) -> T:
-    y = net["a"](x)
-    if y.sum() > 0:
-        torch._dynamo.graph_break()
-        return net["b"](y)
-    return F.relu(net["b"](-y))
-
-
-def written(net: nn.ModuleDict, x: T) -> Any:
-    x.mul_(2)
-    y = x[1:]
-    y.add_(1)
-    return x.sum(), y
-
-
 def grouped(net: nn.ModuleDict, x: T) -> T:
     q, k, v = (x.unflatten(-1, (-1, 4)).transpose(1, 2) for x in net["qkv"](x).split((16, 8, 8), -1))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True).flatten(2)
@@ -96,9 +81,7 @@ def ids(*shape: int) -> T:
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], list[Any]]] = {
-    "branches": (lambda: Of(branches, a=nn.Linear(8, 8), b=nn.Linear(8, 8)), [r(4, 8), -3 * r(4, 8), r(7, 8)]),
     "a buffer and a list": (Counting, [r(4, 8), r(5, 8), r(6, 8), r(1, 8)]),
-    "an input is written": (lambda: Of(written), [r(4, 8), r(9, 8)]),
     "lstm": (lambda: Of(lambda net, x: net["lstm"](x)[0][:, -1], lstm=nn.LSTM(8, 8)), [r(2, 5, 8), r(3, 7, 8)]),
     "encoder": (encoder, [r(2, 5, 8), r(3, 6, 8), r(1, 1, 8)]),
     "grouped attention": (lambda: Of(grouped, qkv=nn.Linear(8, 32)), [r(2, 5, 8), r(3, 6, 8)]),
@@ -108,28 +91,14 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[Any]]] = {
         [r(2, 3, 8, 8), r(3, 3, 9, 9), r(2, 3, 8, 8).to(memory_format=torch.channels_last)],
     ),
     "sizes of data": (lambda: Of(lambda net, x: (x[x > 0].sum(), torch.nonzero(x > 0.5))), [r(20), r(33), -r(5).abs()]),
-    "structures": (
-        lambda: Of(lambda net, d: {"a": d["x"] + 1, "b": [d["y"], d["x"].T], "c": 3, "d": None, "e": d["x"]}),
-        [{"x": r(3, 4), "y": r(2)}, {"x": r(5, 4), "y": r(2)}],
-    ),
     "tied weights": (Tied, [ids(2, 5), ids(4, 9), torch.zeros(1, 0, dtype=torch.int64)]),
-    "complex": (
-        lambda: Of(lambda net, x: (torch.fft.rfft(x).abs(), torch.view_as_real(torch.fft.fft(x)))),
-        [r(8), r(3, 16)],
-    ),
-    "views": (lambda: Of(lambda net, x: (x.t(), x[0], x.expand(2, *x.shape))), [r(3, 4), r(4, 3).t()]),
     "dtypes": (lambda: Of(lambda net, x: net["a"](x.double()).half().float(), a=nn.Linear(8, 8).double()), [r(3, 8)]),
     "nothing": (lambda: nn.Sequential(nn.Linear(8, 4), nn.ReLU()), [r(0, 8), r(2, 8), r(8)]),
 }
 
 # Case -> how many nodes XNNPACK runs, and how many it refuses for each reason: without gradients, and with them.
 ON_XNNPACK: dict[str, tuple[dict[str, int], dict[str, int]]] = {
-    "branches": ({"runs": 9, "operator": 2}, {"runs": 41, "operator": 3, "inaccurate": 1}),
     "a buffer and a list": ({"runs": 15}, {"runs": 45}),
-    "an input is written": (
-        {"runs": 10, "border": 1, "dynamic_shape": 1},
-        {"runs": 10, "border": 1, "dynamic_shape": 1},
-    ),
     "lstm": ({}, {}),  # dynamo captures no graph of it
     "encoder": (
         {"operator": 3},
@@ -157,13 +126,10 @@ ON_XNNPACK: dict[str, tuple[dict[str, int], dict[str, int]]] = {
         {"non_constant": 3, "dtype": 3, "operator": 12, "runs": 119, "dynamic_shape": 9, "too_small": 1},
     ),
     "sizes of data": ({"operator": 6, "runs": 2}, {"operator": 6, "runs": 2}),
-    "structures": ({"runs": 2}, {"runs": 2}),
     "tied weights": (
         {"operator": 7, "runs": 2},
         {"operator": 25, "runs": 23, "dtype": 4, "inaccurate": 2, "dynamic_shape": 4, "too_small": 1},
     ),
-    "complex": ({"operator": 6, "dtype": 2}, {"operator": 6, "dtype": 2}),
-    "views": ({"too_small": 6}, {"too_small": 6}),
     "dtypes": ({"dtype": 3, "runs": 1}, {"dtype": 9, "runs": 1, "inaccurate": 1}),
     "nothing": ({"operator": 2, "runs": 4}, {"too_small": 1, "operator": 4, "runs": 17, "inaccurate": 2}),
 }  # fmt: skip
