@@ -131,6 +131,14 @@ class Catalogue:
             raise BackendNotFound(what, remedy=did_you_mean(name, self.backends))
         return known
 
+    def _compounds(self) -> list[str]:
+        """Return the operators that torch decomposes, most of which no kernel or backend takes; none without torch."""
+        if not self.has_torch:
+            return []
+        from delegate.edge.operators import functional_operators, is_compound
+
+        return [name for name in functional_operators() if is_compound(name)]
+
     def _take(self, name: str) -> bool:
         return any(backend.conditions(name) is not None for backend in self.backends.values())
 
@@ -144,7 +152,7 @@ class Catalogue:
             DelegateError: no operator matches.
         """
         dotted = pattern.replace("::", ".")
-        known = self.names()
+        known = sorted({*self.names(), *self._compounds()})
         patterns = dotted, f"{dotted}.*", f"aten.{dotted}.*"
         matches = [n for n in known if any(fnmatchcase(n, p) for p in patterns)]
         matches = matches or [n for n in known if any(fnmatchcase(n.casefold(), p.casefold()) for p in patterns)]

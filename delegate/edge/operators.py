@@ -66,7 +66,7 @@ def operator(name: str) -> Operator | None:
         name=str(op),
         native=op.namespace in _NATIVE,
         core=is_core(name),
-        compound=op in core_decompositions() or is_composite(op),
+        compound=is_compound(name),
         view=any(a.alias_info is not None and not a.alias_info.is_write for a in arguments),
         out=_relative(op, op.overloadpacket, "out"),
         in_place=_relative(op, getattr(getattr(torch.ops, op.namespace), f"{op.overloadpacket.__name__}_", None), ""),
@@ -77,6 +77,12 @@ def is_core(name: str) -> bool:
     """Return true if torch tags the operator as core ATen."""
     op = _overload(name)
     return op is not None and torch.Tag.core in op.tags
+
+
+def is_compound(name: str) -> bool:
+    """Return true if torch decomposes the operator on the way to core ATen."""
+    op = _overload(name)
+    return op is not None and (op in core_decompositions() or is_composite(op))
 
 
 def functional_operators() -> Iterator[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from delegate.kernels.erf import erf
 from delegate.kernels.half_precision import Array, from_bfloat16, to_bfloat16
 from delegate.kernels.operands import WIDE, WIDE_COMPLEX, axis_of, blocks, by_blocks, level, put
-from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, REAL, TABLE, UNSIGNED
+from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, TABLE, UNSIGNED
 from delegate.program.dtypes import DType
 
 _FLOATS = WIDE | INT | BOOL  # results of integers and bools are floats
@@ -21,18 +21,13 @@ def relu(x: Array, *, out: Array) -> None:
     np.maximum(x, level(0, out), out=out)
 
 
-@TABLE.kernel("aten.relu6.default", in_place=True)
-def relu6(x: Array, *, out: Array) -> None:
-    hardtanh(x, 0, 6, out=out)
-
-
 @TABLE.kernel("aten.hardtanh.default", in_place=True)
 @by_blocks
 def hardtanh(x: Array, low: float, high: float, *, out: Array) -> None:
     np.minimum(np.maximum(x, level(low, out), out=out), level(high, out), out=out)
 
 
-@TABLE.kernel("aten.sigmoid.default", "aten.special_expit.default", dtypes=_FLOATS | COMPLEX | UNSIGNED)
+@TABLE.kernel("aten.sigmoid.default", dtypes=_FLOATS | COMPLEX | UNSIGNED)
 @by_blocks
 def sigmoid(x: Array, *, out: Array) -> None:
     """Compute 1 / (1 + exp(-x))."""
@@ -159,14 +154,6 @@ def log_sigmoid(x: Array, *, out: Array) -> None:
     np.subtract(np.minimum(x, level(0, out)), out, out=out)
 
 
-@TABLE.kernel("aten.log_sigmoid_forward.default", dtypes=WIDE)
-def log_sigmoid_forward(x: Array, *, out: tuple[Array, Array]) -> None:
-    """Compute `log_sigmoid`, and exp(-|x|), torch's buffer for the backward pass; it is empty on some devices."""
-    log_sigmoid(x, out=out[0])
-    if out[1].size:
-        np.exp(-np.abs(x), out=out[1])
-
-
 @TABLE.kernel("aten.elu.default", dtypes=WIDE)
 @by_blocks
 def elu(x: Array, alpha: float, scale: float, input_scale: float, *, out: Array) -> None:
@@ -248,7 +235,6 @@ def prelu(x: Array, weight: Array, *, out: Array) -> None:
     _add_slopes(x, weight, out)
 
 
-@TABLE.kernel("aten.threshold.default", dtypes=REAL - BOOL)
 def threshold(x: Array, level: float, value: float, *, out: Array) -> None:
     """Copy x where it is above the level or NaN, else write the value."""
     for source, target in blocks(x, out):
@@ -298,8 +284,3 @@ def native_dropout(x: Array, p: float, train: bool | None, *, out: tuple[Array, 
     np.greater_equal(TABLE.generator.random(x.shape), p, out=mask)
     np.multiply(x, mask, out=result)
     np.multiply(result, 0.0 if p == 1 else 1 / (1 - p), out=result)
-
-
-@TABLE.kernel("aten.dropout.default", dtypes=WIDE)
-def dropout(x: Array, p: float, train: bool, *, out: Array) -> None:
-    native_dropout(x, p, train, out=(out, np.empty(x.shape, np.bool_)))

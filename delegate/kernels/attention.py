@@ -10,7 +10,7 @@ import numpy as np
 
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
-from delegate.kernels.softmax import exponentials, write_exponentials
+from delegate.kernels.softmax import exponentials
 from delegate.kernels.table import BOOL, FLOAT, TABLE
 from delegate.program.dtypes import DType
 
@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
         mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
     if enable_gqa:
         query, mask, out = _group_heads(query, key, mask, out)
-    _attend(query, key, value, mask, dropout, scale, out, None)
+    _attend(query, key, value, mask, dropout, scale, out)
 
 
 def _group_heads(query: Array, key: Array, mask: Array | None, out: Array) -> tuple[Array, Array | None, Array]:
@@ -60,24 +60,6 @@ def _group_heads(query: Array, key: Array, mask: Array | None, out: Array) -> tu
     return query, mask, out.reshape(*batch, groups, -1, out.shape[-1], copy=False)
 
 
-@TABLE.kernel("aten._scaled_dot_product_flash_attention_for_cpu.default", dtypes=_DTYPES, random=True)
-def flash_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    dropout: float,
-    is_causal: bool,
-    mask: Array | None,
-    scale: float | None,
-    *,
-    out: tuple[Array, Array],
-) -> None:
-    """Compute `scaled_dot_product_attention`, and the logarithm of each row's sum (N, heads, L)."""
-    if is_causal:
-        mask = np.tri(query.shape[-2], key.shape[-2], dtype=bool)
-    _attend(query, key, value, mask, dropout, scale, *out)
-
-
 def _attend(
     query: Array,
     key: Array,
@@ -86,7 +68,6 @@ def _attend(
     dropout: float,
     scale: float | None,
     out: Array,
-    logsumexp: Array | None,
 ) -> None:
     factor = query.dtype.type(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     batch, shape = out.shape[:-2], (query.shape[-2], key.shape[-2])
@@ -99,12 +80,8 @@ def _attend(
         scores = np.matmul(query[index] * factor, key[index].swapaxes(-1, -2))
         if mask is not None:
             scores += mask[index]
-        if logsumexp is None:
-            weights = np.empty_like(scores)
-            sums = exponentials(scores, scores.ndim - 1, weights)
-        else:
-            shift, sums = write_exponentials(scores, scores.ndim - 1, weights := scores)
-            logsumexp[index] = (shift + np.log(sums))[..., 0]
+        weights = np.empty_like(scores)
+        sums = exponentials(scores, scores.ndim - 1, weights)
         if dropout:
             weights *= (TABLE.generator.random(weights.shape) >= dropout) / (1 - dropout)
         result = np.matmul(weights, value[index], out=out[index])

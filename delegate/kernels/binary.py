@@ -19,7 +19,7 @@ from delegate.kernels.table import ANY, BOOL, COMPLEX, INT, REAL, TABLE, UNSIGNE
 from delegate.program.dtypes import DType
 
 _PLAIN: dict[str, np.ufunc] = {
-    "fmax.default": np.fmax, "fmin.default": np.fmin, "atan2.default": np.arctan2, "arctan2.default": np.arctan2,
+    "fmax.default": np.fmax, "fmin.default": np.fmin, "atan2.default": np.arctan2,
     "hypot.default": np.hypot, "copysign.Tensor": np.copysign, "copysign.Scalar": np.copysign,
     "gcd.default": np.gcd, "lcm.default": np.lcm,
     "bitwise_and.Tensor": np.bitwise_and, "bitwise_and.Scalar": np.bitwise_and,
@@ -31,19 +31,16 @@ _PLAIN: dict[str, np.ufunc] = {
     "bitwise_right_shift.Tensor": np.right_shift, "bitwise_right_shift.Tensor_Scalar": np.right_shift,
     "bitwise_right_shift.Scalar_Tensor": np.right_shift, "__lshift__.Scalar": np.left_shift,
     "__lshift__.Tensor": np.left_shift, "__rshift__.Scalar": np.right_shift, "__rshift__.Tensor": np.right_shift,
-    "__and__.Tensor": np.bitwise_and, "__and__.Scalar": np.bitwise_and, "__or__.Tensor": np.bitwise_or,
-    "__or__.Scalar": np.bitwise_or, "__xor__.Tensor": np.bitwise_xor, "__xor__.Scalar": np.bitwise_xor,
 }  # fmt: skip
 _SCALING: dict[str, np.ufunc] = {
     "mul.Tensor": np.multiply, "mul.Scalar": np.multiply, "div.Tensor": np.divide, "div.Scalar": np.divide,
-    "true_divide.Tensor": np.divide, "true_divide.Scalar": np.divide,
 }  # fmt: skip
 _REMAINDERS: dict[str, np.ufunc] = {
     "fmod.Tensor": np.fmod, "fmod.Scalar": np.fmod, "remainder.Tensor": np.remainder, "remainder.Scalar": np.remainder,
     "remainder.Scalar_Tensor": np.remainder,
 }  # fmt: skip
 _EXTREMA: dict[str, np.ufunc] = {
-    "maximum.default": np.maximum, "minimum.default": np.minimum, "max.other": np.maximum, "min.other": np.minimum,
+    "maximum.default": np.maximum, "minimum.default": np.minimum,
 }  # fmt: skip
 _FLOAT32 = np.dtype(np.float32)
 _MIN_SIZE = 1 << 10  # from which six passes are faster than `fmod`
@@ -158,12 +155,6 @@ def sub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> 
     _multiply_add(np.subtract, a, b, alpha, out=out)
 
 
-@TABLE.kernel("aten.rsub.Tensor", "aten.rsub.Scalar", dtypes=REAL | COMPLEX)
-def rsub(a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
-    """Compute b - alpha * a."""
-    _multiply_add(np.subtract, b, a, alpha, out=out)
-
-
 def _multiply_add(ufunc: np.ufunc, a: Operand, b: Operand, alpha: int | float | complex, *, out: Array) -> None:
     if alpha != 1 and out.dtype == np.float16:
         scaled = np.multiply(cast(b, _FLOAT32), cast(alpha, _FLOAT32))
@@ -204,7 +195,6 @@ def div_mode(a: Operand, b: Operand, rounding_mode: str | None, *, out: Array, r
         np.floor_divide(np.subtract(a, np.fmod(a, b), out=out), b, out=out)
 
 
-@_stepwise("aten.floor_divide.default", "aten.floor_divide.Scalar", dtypes=WIDE | INT | BOOL, in_place=True)
 def floor_divide(a: Operand, b: Operand, *, out: Array, rounded: Rounding = exact) -> None:
     """Compute the floor of quotients; torch rounds no intermediate result if there is one divisor."""
     a, b = cast(a, out.dtype), cast(b, out.dtype)
@@ -239,11 +229,7 @@ def pow_scalar(base: Array, exponent: int | float | complex, *, out: Array) -> N
         power(x, exponent, out=out)
 
 
-@TABLE.kernel(
-    "aten.pow.Tensor_Tensor", "aten.pow.Scalar",
-    "aten.float_power.Tensor_Tensor", "aten.float_power.Scalar", "aten.float_power.Tensor_Scalar",
-    dtypes=WIDE_COMPLEX | INT | BOOL | UNSIGNED,
-)  # fmt: skip
+@TABLE.kernel("aten.pow.Tensor_Tensor", "aten.pow.Scalar", dtypes=WIDE_COMPLEX | INT | BOOL | UNSIGNED)
 def power(base: Operand, exponent: Operand, *, out: Array) -> None:
     """Compute base ** exponent; for integers with a negative exponent, the truncated quotient 1 / base ** -exponent."""
     base, exponent = cast(base, out.dtype), cast(exponent, out.dtype)
@@ -264,7 +250,6 @@ def _times_logarithm(log: np.ufunc, a: Operand, b: Operand, *, out: Array, round
 _xlogy, _xlog1py = partial(_times_logarithm, np.log), partial(_times_logarithm, np.log1p)
 _dtypes = WIDE | INT | BOOL
 _stepwise("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", dtypes=_dtypes, whole=True)(_xlogy)
-_stepwise("aten.special_xlogy.default", dtypes=_dtypes)(_xlogy)  # decomposed, it is xlogy
 _stepwise(
     "aten.special_xlog1py.default",
     "aten.special_xlog1py.self_scalar",
@@ -272,13 +257,6 @@ _stepwise(
     dtypes=_dtypes,
     whole=True,
 )(_xlog1py)
-
-
-@TABLE.kernel("aten.heaviside.default")
-def heaviside(x: Array, at_zero: Array, *, out: Array) -> None:
-    """Write 1 where x is positive, `at_zero` where it is 0, else 0, also for NaN."""
-    np.copyto(out, x > 0)
-    np.copyto(out, at_zero, where=x == 0)
 
 
 @TABLE.kernel("aten.addcmul.default", dtypes=WIDE_COMPLEX | INT, whole=True)
@@ -314,14 +292,7 @@ def lerp(start: Array, end: Array, weight: float | Array, *, out: Array) -> None
         np.copyto(out, end - difference * (1 - weight), where=far)
 
 
-@TABLE.kernel(
-    "aten.clamp.default",
-    "aten.clamp.Tensor",
-    "aten.clip.default",
-    "aten.clip.Tensor",
-    dtypes=REAL | UNSIGNED,
-    in_place=True,
-)
+@TABLE.kernel("aten.clamp.default", "aten.clamp.Tensor", dtypes=REAL | UNSIGNED, in_place=True)
 def clamp(x: Array, low: Operand | None, high: Operand | None, *, out: Array) -> None:
     """Compute min(max(x, low), high), where either bound may be None. NaN in x or in a bound stays."""
     if low is None and high is None:
@@ -344,16 +315,6 @@ def _clamp_numbers(x: Array, low: float | None, high: float | None, *, out: Arra
         np.minimum(x, level(high, out), out=out)
 
 
-@TABLE.kernel("aten.clamp_min.default", "aten.clamp_min.Tensor", dtypes=REAL | UNSIGNED, in_place=True)
-def clamp_min(x: Array, low: Operand, *, out: Array) -> None:
-    clamp(x, low, None, out=out)
-
-
-@TABLE.kernel("aten.clamp_max.default", "aten.clamp_max.Tensor", dtypes=REAL | UNSIGNED, in_place=True)
-def clamp_max(x: Array, high: Operand, *, out: Array) -> None:
-    clamp(x, None, high, out=out)
-
-
 _COMPARISONS: dict[str, np.ufunc] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
 }  # fmt: skip
@@ -373,21 +334,8 @@ for _name, _ufunc in _LOGICAL.items():
     TABLE.kernel(f"aten.logical_{_name}.default", dtypes=REAL | COMPLEX | UNSIGNED)(partial(_compare, _ufunc))
 
 
-@TABLE.kernel(
-    "aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar",
-    dtypes=ANY - {DType.bfloat16},
-)  # fmt: skip
+@TABLE.kernel("aten.where.self", dtypes=ANY - {DType.bfloat16})
 def where(condition: Array, a: Operand, b: Operand, *, out: Array) -> None:
     """Select a where the condition is true, else b."""
     np.copyto(out, cast(b, out.dtype))
     np.copyto(out, cast(a, out.dtype), where=condition.astype(np.bool_, copy=False))
-
-
-@TABLE.kernel("aten.isclose.default", dtypes=WIDE_COMPLEX | INT | BOOL)
-def isclose(a: Array, b: Array, rtol: float, atol: float, equal_nan: bool, *, out: Array) -> None:
-    np.copyto(out, np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan))
-
-
-@TABLE.kernel("aten.isin.Tensor_Tensor", "aten.isin.Tensor_Scalar", "aten.isin.Scalar_Tensor")
-def isin(elements: Operand, tests: Operand, assume_unique: bool, invert: bool, *, out: Array) -> None:
-    np.copyto(out, np.isin(elements, tests, invert=invert))

@@ -47,59 +47,6 @@ def convolution(
         np.add(out, bias.reshape(-1, *[1] * rank), out=out)
 
 
-@TABLE.kernel("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", dtypes=_DTYPES)
-def conv(
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *,
-    out: Array,
-) -> None:
-    convolution(x, weight, bias, stride, padding, dilation, False, (), groups, out=out)
-
-
-@TABLE.kernel("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding", dtypes=_DTYPES)
-def conv_padding(
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    stride: Sequence[int],
-    padding: str,
-    dilation: Sequence[int],
-    groups: int,
-    *,
-    out: Array,
-) -> None:
-    """Convolve with padding "valid" (none) or "same": the output has the input's size, an odd rest is at the end."""
-    rank = weight.ndim - 2
-    if padding == "same":
-        total = [d * (k - 1) for d, k in zip(spread(dilation, rank), weight.shape[2:], strict=True)]
-        x = pad_axes(x, [t // 2 for t in total], [t - t // 2 for t in total])
-    convolution(x, weight, bias, stride, (0,), dilation, False, (), groups, out=out)
-
-
-@TABLE.kernel(
-    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input", dtypes=_DTYPES
-)
-def conv_transpose(
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    output_padding: Sequence[int],
-    groups: int,
-    dilation: Sequence[int],
-    *,
-    out: Array,
-) -> None:
-    convolution(x, weight, bias, stride, padding, dilation, True, output_padding, groups, out=out)
-
-
 def _convolve(x: Array, weight: Array, stride: Sequence[int], dilation: Sequence[int], groups: int, out: Array) -> None:
     kernel, count = weight.shape[2:], out.shape[2:]
     if math.prod(kernel) == 1:

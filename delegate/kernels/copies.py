@@ -11,8 +11,7 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels import views
 from delegate.kernels.half_precision import Array
-from delegate.kernels.table import ANY, COMPLEX, REAL, TABLE
-from delegate.program import raw
+from delegate.kernels.table import ANY, COMPLEX, TABLE
 from delegate.program.dtypes import DType
 from delegate.program.raw import repeated, same_shape
 
@@ -20,7 +19,7 @@ from delegate.program.raw import repeated, same_shape
 CONVERTIBLE = ANY - {DType.bfloat16}
 
 
-@TABLE.kernel("aten.clone.default", "aten.contiguous.default", "aten.lift_fresh_copy.default", dtypes=ANY)
+@TABLE.kernel("aten.clone.default", "aten.lift_fresh_copy.default", dtypes=ANY)
 def clone(x: Array, *_memory_format: None, out: Array) -> None:
     np.copyto(out, x)
 
@@ -69,7 +68,7 @@ def roll(x: Array, shifts: Sequence[int], dims: Sequence[int], *, out: Array) ->
         np.copyto(out, np.roll(x, shifts[0]))
 
 
-@TABLE.kernel("aten.repeat.default", "aten.tile.default", dtypes=ANY)
+@TABLE.kernel("aten.repeat.default", dtypes=ANY)
 def repeat(x: Array, repeats: Sequence[int], *, out: Array) -> None:
     """Repeat the tensor `repeats` times along every dimension; missing leading dimensions are 1."""
     shape = (1,) * (len(repeats) - x.ndim) + x.shape
@@ -79,19 +78,13 @@ def repeat(x: Array, repeats: Sequence[int], *, out: Array) -> None:
     out.reshape(tiles, copy=False)[...] = x.reshape(ones)
 
 
-@TABLE.kernel("aten.repeat_interleave.self_int", "aten.repeat_interleave.self_Tensor", dtypes=ANY)
-def repeat_interleave(x: Array, repeats: int | Array, dim: int | None, output_size: int | None, *, out: Array) -> None:
-    """Repeat every element `repeats` times; without dim, the flattened elements."""
-    np.copyto(out, repeated(x, repeats, dim, out.size if dim is None else out.shape[dim]))
-
-
 @TABLE.kernel("aten.repeat_interleave.Tensor", dtypes={DType.int32, DType.int64})
 def repeat_interleave_positions(repeats: Array, output_size: int | None, *, out: Array) -> None:
     """Repeat each position i of `repeats` `repeats[i]` times."""
     np.copyto(out, repeated(np.arange(len(repeats)), repeats, 0, out.size))
 
 
-@TABLE.kernel("aten.cat.default", "aten.concat.default", "aten.concatenate.default", dtypes=CONVERTIBLE)
+@TABLE.kernel("aten.cat.default", dtypes=CONVERTIBLE)
 def cat(tensors: Sequence[Array], dim: int, *, out: Array) -> None:
     """Concatenate; tensors of shape (0,) fit everywhere, as in torch."""
     parts = [t for t in tensors if t.shape != (0,)]
@@ -99,11 +92,6 @@ def cat(tensors: Sequence[Array], dim: int, *, out: Array) -> None:
         same_shape(*tensors, out) if tensors else same_shape(np.empty(0), out)
     else:
         np.concatenate(parts, axis=dim, out=out, casting="unsafe")
-
-
-@TABLE.kernel("aten.stack.default", dtypes=CONVERTIBLE)
-def stack(tensors: Sequence[Array], dim: int, *, out: Array) -> None:
-    np.stack(tensors, axis=dim, out=out, casting="unsafe")
 
 
 def _triangle(x: Array, diagonal: int) -> Array:
@@ -124,13 +112,6 @@ def triu(x: Array, diagonal: int, *, out: Array) -> None:
     np.copyto(out, 0, where=_triangle(x, diagonal - 1), casting="unsafe")
 
 
-@TABLE.kernel("aten.diag_embed.default", dtypes=ANY)
-def diag_embed(x: Array, offset: int, dim1: int, dim2: int, *, out: Array) -> None:
-    """Write the last dimension of `x` to a diagonal, and zeros elsewhere."""
-    out.fill(0)
-    scatter_into_view(views.diagonal, out, x, offset, dim1, dim2, out=out)
-
-
 @TABLE.kernel("aten.complex.default", dtypes=COMPLEX | {DType.float32, DType.float64})
 def complex_(real: Array, imag: Array, *, out: Array) -> None:
     out.real, out.imag = real, imag
@@ -142,33 +123,17 @@ def polar(length: Array, angle: Array, *, out: Array) -> None:
     np.multiply(length, np.sin(angle), out=out.imag)
 
 
-@TABLE.kernel("aten.trace.default", dtypes=(REAL | COMPLEX) - {DType.bool})
-def trace(x: Array, *, out: Array) -> None:
-    np.sum(raw.diagonal(x, 0, 0, 1), dtype=out.dtype, out=out)
-
-
 # The functional form of a view is a copy of the view; that of a write through a view is a scatter into it.
 _COPIES: dict[str, Callable[..., Any]] = {
-    "alias_copy.default": views.alias,
     "as_strided_copy.default": views.as_strided,
     "detach_copy.default": views.alias,
-    "diagonal_copy.default": views.diagonal,
-    "expand_copy.default": views.expand,
     "narrow_copy.default": views.narrow,
     "permute_copy.default": views.permute,
     "_reshape_copy.default": views.view,
     "select_copy.int": views.select,
     "slice_copy.Tensor": views.slice_tensor,
     "split_copy.Tensor": views.split,
-    "split_with_sizes_copy.default": views.split_with_sizes,
-    "squeeze_copy.default": views.squeeze,
-    "squeeze_copy.dim": views.squeeze_dim,
-    "squeeze_copy.dims": views.squeeze_dims,
-    "t_copy.default": views.t,
-    "transpose_copy.int": views.transpose,
     "unbind_copy.int": views.unbind,
-    "unfold_copy.default": views.unfold,
-    "unsqueeze_copy.default": views.unsqueeze,
     "view_copy.default": views.view,
     "view_copy.dtype": views.view_dtype,
 }
@@ -184,11 +149,7 @@ for _op, _view in _SCATTERS.items():
     TABLE.kernel(f"aten.{_op}", dtypes=ANY, in_place=True)(partial(scatter_into_view, _view))
 
 
-@TABLE.kernel(
-    "aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other",
-    "aten.type_as.default", "prims.convert_element_type.default",
-    dtypes=ANY - {DType.bfloat16},
-)  # fmt: skip
+@TABLE.kernel("aten._to_copy.default", "prims.convert_element_type.default", dtypes=ANY - {DType.bfloat16})
 def convert(x: Array, *_: Any, out: Array) -> None:
     """Copy into out's dtype as C casts do.
 

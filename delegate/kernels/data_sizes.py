@@ -31,7 +31,7 @@ def masked_select(x: Array, mask: Array) -> Array:
     return np.array(x[mask.astype(bool, copy=False)])
 
 
-@TABLE.allocating("aten.index.Tensor", "aten._unsafe_index.Tensor", dtypes=ANY)
+@TABLE.allocating("aten.index.Tensor", dtypes=ANY)
 def index_tensor(x: Array, indices: Sequence[Array | None]) -> Array:
     """Return `x` at indices, which may be masks."""
     return np.array(x[to_numpy_index(indices)], order="C")

@@ -16,7 +16,7 @@ _NEVER = 2
 _SMALL = 1 << 16  # elements of all differences, up to which they are computed at once
 
 
-@TABLE.kernel("aten._cdist_forward.default", "aten.cdist.default", dtypes=_FLOAT)
+@TABLE.kernel("aten._cdist_forward.default", dtypes=_FLOAT)
 def cdist(left: Array, right: Array, p: float, compute_mode: int | None, *, out: Array) -> None:
     """Compute the p-norms of all differences of left (..., P, M) and right (..., R, M) -> (..., P, R), feature by
     feature.
@@ -55,7 +55,7 @@ def _append_squares(x: Array, factor: int, *, last: bool) -> Array:
     return extended
 
 
-@TABLE.kernel("aten._pdist_forward.default", "aten.pdist.default", dtypes=_FLOAT)
+@TABLE.kernel("aten._pdist_forward.default", dtypes=_FLOAT)
 def pdist(x: Array, p: float, *, out: Array) -> None:
     """Compute the distances of rows i < j of x (N, M), in that order."""
     if out.size != len(x) * (len(x) - 1) // 2:

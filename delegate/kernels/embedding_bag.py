@@ -82,32 +82,3 @@ def _write_maxima(
         result[bag] = weight[members[best], np.arange(weight.shape[1])]
         if winners is not None:
             winners[bag] = members[best]
-
-
-@TABLE.kernel("aten.embedding_bag.padding_idx", dtypes=(FLOAT | {DType.int32, DType.int64}) - {DType.float16})
-def embedding_bag_padded(
-    weight: Array, indices: Array, offsets: Array, scale_grad_by_freq: bool, mode: int, sparse: bool,
-    sample_weights: Array | None, last: bool, padding_idx: int | None, *, out: tuple[Array, Array, Array, Array],
-) -> None:  # fmt: skip
-    """Compute `embedding_bag`; a negative padding_idx counts from the end of the weight."""
-    row = None if padding_idx is None else padding_idx % len(weight)
-    embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, sample_weights, last, row, out=out)
-
-
-@TABLE.kernel("aten.embedding_bag.default", dtypes=(FLOAT | {DType.int32, DType.int64}) - {DType.float16})
-def embedding_bag_whole(
-    weight: Array,
-    indices: Array,
-    offsets: Array,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    sample_weights: Array | None,
-    include_last_offset: bool,
-    *,
-    out: tuple[Array, Array, Array, Array],
-) -> None:
-    """Compute `embedding_bag` without padding."""
-    embedding_bag(
-        weight, indices, offsets, scale_grad_by_freq, mode, sparse, sample_weights, include_last_offset, None, out=out
-    )

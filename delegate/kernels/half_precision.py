@@ -18,7 +18,6 @@ from delegate.program.dtypes import DType
 Array = np.ndarray[Any, np.dtype[Any]]
 
 HALF = frozenset({DType.float16, DType.bfloat16})
-LARGEST_BFLOAT16 = float.fromhex("0x1.FEp127")
 _FLOAT32 = np.dtype(np.float32)
 _HIGH = 1 if sys.byteorder == "little" else 0  # the 16 bits of a float32 that are the bfloat16
 _SMALL = 1 << 10  # elements up to which NumPy's own conversion is as fast

@@ -100,24 +100,18 @@ def index_select(x: Array, dim: int, index: Array, *, out: Array) -> None:
         np.copyto(out, x)
 
 
-@TABLE.kernel("aten.take.default", dtypes=ANY)
-def take(x: Array, index: Array, *, out: Array) -> None:
-    """Take elements of the flattened tensor; negative indices count from its end."""
-    np.copyto(out, x.reshape(-1)[check_indices(index, x.size, negative=True)])
-
-
 def to_numpy_index(indices: Sequence[Array | None]) -> tuple[Any, ...]:
     """Return the NumPy index of torch's list of indices, where bytes are masks."""
     return tuple(slice(None) if i is None else i.astype(bool) if i.dtype == np.uint8 else i for i in indices)
 
 
-@TABLE.kernel("aten.index.Tensor", "aten._unsafe_index.Tensor", dtypes=ANY)
+@TABLE.kernel("aten.index.Tensor", dtypes=ANY)
 def index_tensor(x: Array, indices: Sequence[Array | None], *, out: Array) -> None:
     """Index x: indices broadcast, None selects all of a dimension, and bools are masks."""
     np.copyto(out, x[to_numpy_index(indices)])
 
 
-@TABLE.kernel("aten.index_put.default", "aten._unsafe_index_put.default", dtypes=_SUMS | HALF, in_place=True)
+@TABLE.kernel("aten.index_put.default", dtypes=_SUMS | HALF, in_place=True)
 def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool, *, out: Array) -> None:
     """Copy `x` with values written, or added one by one, at the indices."""
     if accumulate and out.dtype == np.uint16:  # bfloat16 bits can be copied, but not added
@@ -180,24 +174,6 @@ def embedding_renorm(weight: Array, indices: Array, max_norm: float, order: floa
     out[used[norms > max_norm]] *= (max_norm / (norms[norms > max_norm] + 1e-7))[:, None].astype(out.dtype)
 
 
-@TABLE.kernel("aten.index_copy.default", dtypes=ANY, in_place=True)
-def index_copy(x: Array, dim: int, index: Array, source: Array, *, out: Array) -> None:
-    np.copyto(out, x)
-    if x.ndim:
-        out[slices(dim, x.ndim, check_indices(index.reshape(-1), x.shape[dim]))] = source
-    else:
-        np.copyto(out, source.reshape(()))
-
-
-@TABLE.kernel("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", dtypes=CONVERTIBLE, in_place=True)
-def index_fill(x: Array, dim: int, index: Array, value: Any, *, out: Array) -> None:
-    np.copyto(out, x)
-    if x.ndim:
-        out[slices(dim, x.ndim, check_indices(index.reshape(-1), x.shape[dim], negative=True))] = value
-    else:
-        np.copyto(out, value, casting="unsafe")
-
-
 @TABLE.kernel("aten.nonzero_static.default", dtypes=CONVERTIBLE)
 def nonzero_static(x: Array, size: int, fill: int, *, out: Array) -> None:
     """Write the first `size` coordinates of nonzero elements; fill missing ones."""
@@ -222,12 +198,6 @@ def masked_scatter(x: Array, mask: Array, source: Array, *, out: Array) -> None:
     np.copyto(out, x)
     mask = np.broadcast_to(mask, out.shape)
     out[mask] = source.reshape(-1)[: np.count_nonzero(mask)]
-
-
-@TABLE.kernel("aten.one_hot.default", dtypes={DType.int64})
-def one_hot(x: Array, classes: int, *, out: Array) -> None:
-    """Encode x (...) -> (..., classes)."""
-    np.equal(check_indices(x, out.shape[-1])[..., None], np.arange(out.shape[-1]), out=out, casting="unsafe")
 
 
 def _side(right: bool) -> Literal["left", "right"]:

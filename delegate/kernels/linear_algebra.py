@@ -16,7 +16,7 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import HALF, Array, widen_kernel
 from delegate.kernels.operands import cast
-from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT, TABLE
+from delegate.kernels.table import COMPLEX, FLOAT, INT, TABLE
 from delegate.program import raw
 from delegate.program.dtypes import DType
 
@@ -38,7 +38,7 @@ def linear(x: Array, weight: Array, bias: Array | None, *, out: Array) -> None:
         np.add(flat, bias, out=flat)
 
 
-@TABLE.kernel("aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.dot.default", dtypes=_PRODUCT_DTYPES)
+@TABLE.kernel("aten.mm.default", "aten.bmm.default", dtypes=_PRODUCT_DTYPES)
 def product(left: Array, right: Array, *, out: Array) -> None:
     np.matmul(left, right, out=out)
 
@@ -107,11 +107,6 @@ def matmul(left: Array, right: Array, *, out: Array) -> None:
         np.matmul(left, right, out=out)
 
 
-@TABLE.kernel("aten.vdot.default", dtypes=_PRODUCT_DTYPES)
-def vdot(left: Array, right: Array, *, out: Array) -> None:
-    np.matmul(left.conj(), right, out=out)
-
-
 @TABLE.kernel("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", dtypes=_PRODUCT_DTYPES, whole=True)
 def add_product(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
     """Compute beta * bias + alpha * (left @ right)."""
@@ -123,18 +118,6 @@ def add_product(bias: Array, left: Array, right: Array, beta: Number, alpha: Num
 def addbmm(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
     """Compute beta * bias + alpha * sum over the batch of (left @ right)."""
     np.sum(np.matmul(left, right), axis=0, dtype=out.dtype, out=out)
-    _add_scaled(bias, beta, alpha, out)
-
-
-@TABLE.kernel("aten.outer.default", "aten.ger.default", dtypes=_PRODUCT_DTYPES | BOOL)
-def outer(left: Array, right: Array, *, out: Array) -> None:
-    np.multiply(left[:, None], right, out=out)
-
-
-@TABLE.kernel("aten.addr.default", dtypes=_PRODUCT_DTYPES | BOOL)
-def addr(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
-    """Compute beta * bias + alpha * outer(left, right)."""
-    np.multiply(left[:, None], right, out=out)
     _add_scaled(bias, beta, alpha, out)
 
 
@@ -479,7 +462,7 @@ def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: boo
     out[...] = _transpose(right, True) @ (inverse[..., None] * _transpose(left, True))
 
 
-@TABLE.kernel("aten.linalg_matrix_exp.default", "aten.matrix_exp.default", dtypes=_FLOATS)
+@TABLE.kernel("aten.linalg_matrix_exp.default", dtypes=_FLOATS)
 def matrix_exp(x: Array, *, out: Array) -> None:
     """Compute the exponential: halve the matrix until its norm is at most 1/2, sum the series, square as often."""
     if x.size == 0:

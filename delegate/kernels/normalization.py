@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -103,13 +102,6 @@ def rms_norm(x: Array, shape: Sequence[int], weight: Maybe, eps: float | None, *
     _rms_norm(x, shape, weight, eps, out)
 
 
-@TABLE.kernel("aten._fused_rms_norm.default", dtypes=WIDE)
-def fused_rms_norm(
-    x: Array, shape: Sequence[int], weight: Maybe, eps: float | None, *, out: tuple[Array, Array]
-) -> None:
-    np.copyto(out[1], _rms_norm(x, shape, weight, eps, out[0]).reshape(out[1].shape))
-
-
 def _group_norm(x: Array, groups: int, weight: Maybe, bias: Maybe, eps: float, out: Array) -> tuple[Array, Array]:
     """Normalize each group of C // groups channels of x [N, C, ...] by itself, for every N."""
     rows = x.shape[0] * groups
@@ -201,7 +193,7 @@ def batch_norm_inference(
     _with_stats(x, weight, bias, mean, var, eps, out[0])
 
 
-@TABLE.kernel("aten._native_batch_norm_legit.default", "aten.native_batch_norm.default", dtypes=WIDE)
+@TABLE.kernel("aten._native_batch_norm_legit.default", dtypes=WIDE)
 def batch_norm_legit(
     x: Array, weight: Maybe, bias: Maybe, mean: Maybe, var: Maybe, training: bool, momentum: float, eps: float,
     *, out: tuple[Array, ...],
@@ -245,12 +237,3 @@ def batch_norm_functional(
     count = x.size // x.shape[1]
     np.copyto(out[3], mean * (1 - momentum) + batch_mean * momentum)
     np.copyto(out[4], var * (1 - momentum) + batch_var * (momentum * count / (count - 1)))
-
-
-@TABLE.kernel("aten.batch_norm.default", dtypes=WIDE)
-def batch_norm(
-    x: Array, weight: Maybe, bias: Maybe, mean: Maybe, var: Maybe, training: bool, momentum: float, eps: float,
-    _cudnn: bool, *, out: Array,
-) -> None:  # fmt: skip
-    channels: Any = np.empty((2, x.shape[1]), x.dtype)
-    batch_norm_legit(x, weight, bias, mean, var, training, momentum, eps, out=(out, channels[0], channels[1]))

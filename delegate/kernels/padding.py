@@ -38,26 +38,10 @@ def reflection_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
     _gather_axes(x, pad, "reflect", out)
 
 
-@TABLE.kernel(
-    "aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default", dtypes=ANY
-)
+@TABLE.kernel("aten.replication_pad2d.default", "aten.replication_pad3d.default", dtypes=ANY)
 def replication_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
     """Repeat the edge."""
     _gather_axes(x, pad, "replicate", out)
-
-
-@TABLE.kernel("aten._pad_circular.default", dtypes=ANY)
-def circular_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
-    """Continue with the opposite end."""
-    _gather_axes(x, pad, "circular", out)
-
-
-@TABLE.kernel("aten.pad.default", dtypes=CONVERTIBLE)
-def pad_nd(x: Array, pad: Sequence[int], mode: str, value: float | None, *, out: Array) -> None:
-    if mode == "constant":
-        constant_pad(x, pad, value or 0, out=out)
-    else:
-        _gather_axes(x, pad, mode, out)
 
 
 def _gather_axes(x: Array, pad: Sequence[int], mode: str, out: Array) -> None:

@@ -185,9 +185,10 @@ def _divide(x: Array, by: Array) -> None:
 
 for _rank in (1, 2, 3):
     TABLE.kernel(f"aten.max_pool{_rank}d.default", dtypes=_FLOAT | INT, whole=True)(partial(max_pool, _rank))
-    TABLE.kernel(f"aten.max_pool{_rank}d_with_indices.default", dtypes=_FLOAT | INT)(
-        partial(max_pool_with_indices, _rank)
-    )
+    if _rank > 1:
+        TABLE.kernel(f"aten.max_pool{_rank}d_with_indices.default", dtypes=_FLOAT | INT)(
+            partial(max_pool_with_indices, _rank)
+        )
     TABLE.kernel(f"aten.avg_pool{_rank}d.default", dtypes=_FLOAT | {DType.int64})(partial(avg_pool, _rank))
 
 
@@ -251,6 +252,7 @@ def _window(size: int, count: int) -> Array:
 
 
 for _rank in (1, 2, 3):
-    _ops = [f"aten.adaptive_avg_pool{_rank}d.default", f"aten._adaptive_avg_pool{_rank}d.default"]
-    TABLE.kernel(*_ops[: 1 if _rank == 1 else 2], dtypes=_FLOAT)(partial(adaptive_avg_pool, _rank))
-    TABLE.kernel(f"aten.adaptive_max_pool{_rank}d.default", dtypes=_FLOAT | INT)(partial(adaptive_max_pool, _rank))
+    _op = f"aten.{'_' if _rank > 1 else ''}adaptive_avg_pool{_rank}d.default"
+    TABLE.kernel(_op, dtypes=_FLOAT)(partial(adaptive_avg_pool, _rank))
+    if _rank > 1:
+        TABLE.kernel(f"aten.adaptive_max_pool{_rank}d.default", dtypes=_FLOAT | INT)(partial(adaptive_max_pool, _rank))

@@ -17,33 +17,25 @@ from delegate.kernels.reduction import variance
 from delegate.kernels.sums import add
 from delegate.kernels.table import ANY, COMPLEX, FLOAT, INT, REAL, TABLE
 
-_LIKE_ATEN = {  # the overload of ATen with the same arguments
+_SAME_NAME = {  # the overload of ATen with the same arguments
     "default": "abs acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc exp exp2 expm1 floor lgamma log "
     "log10 log1p log2 neg reciprocal rsqrt sign signbit sin sinh sqrt tan tanh trunc bitwise_not isfinite atan2 fmax "
-    "fmin gcd hypot maximum minimum nextafter cat clone conj_physical real imag scalar_tensor",
-    "Tensor": "bitwise_and bitwise_or bitwise_xor eq ne lt le gt ge fmod mul remainder",
+    "fmin gcd hypot maximum minimum nextafter cat clone real imag scalar_tensor round",
+    "Tensor": "bitwise_and bitwise_or bitwise_xor eq ne lt le gt ge fmod mul remainder frexp",
 }
-_RENAMED = {
-    "pow": "pow.Tensor_Tensor", "where": "where.self", "transpose": "permute.default", "squeeze": "squeeze.dims",
-    "rev": "flip.default", "view_of": "alias.default", "erf_inv": "erfinv.default", "reshape": "view.default",
-    "round": "round.default", "frexp": "frexp.Tensor", "fill": "fill.Scalar", "conj": "_conj.default",
-    "copy_strided": "clone.default", "device_put": "clone.default", "shift_left": "bitwise_left_shift.Tensor",
-    "shift_right_arithmetic": "bitwise_right_shift.Tensor",
+COPIED = {  # operators of ATen -> the Prims with their kernels
+    **{f"{name}.{overload}": (name,) for overload, names in _SAME_NAME.items() for name in names.split()},
+    "pow.Tensor_Tensor": ("pow",), "where.self": ("where",), "permute.default": ("transpose",),
+    "squeeze.dims": ("squeeze",), "flip.default": ("rev",), "alias.default": ("view_of",),
+    "erfinv.default": ("erf_inv",), "view.default": ("reshape",), "fill.Scalar": ("fill",),
+    "_conj.default": ("conj",), "_conj_physical.default": ("conj_physical",),
+    "clone.default": ("clone", "copy_strided", "device_put"), "bitwise_left_shift.Tensor": ("shift_left",),
+    "bitwise_right_shift.Tensor": ("shift_right_arithmetic",),
 }  # fmt: skip
-
-
-def _register_like(prim: str, aten: str) -> None:
-    rows = TABLE.rows(f"aten.{aten}")
-    assert rows, aten
-    for row in rows:
-        TABLE.add(replace(row, op=f"prims.{prim}.default"))
-
-
-for _overload, _names in _LIKE_ATEN.items():
-    for _name in _names.split():
-        _register_like(_name, f"{_name}.{_overload}")
-for _name, _other in _RENAMED.items():
-    _register_like(_name, _other)
+for _aten, _prims in COPIED.items():
+    for _row in TABLE.rows(f"aten.{_aten}"):
+        for _prim in _prims:
+            TABLE.add(replace(_row, op=f"prims.{_prim}.default"))
 
 
 def _binary(ufunc: np.ufunc, x: Any, y: Any, *, out: Array) -> None:

@@ -211,7 +211,6 @@ def choose_qparams_per_token(x: Array, dtype: DType, *, out: tuple[Array, Array]
     out[1].fill(0)
 
 
-@_kernel("_choose_qparams_per_token_asymmetric_impl")
 @_kernel("choose_qparams_per_token_asymmetric")
 def choose_qparams_per_token_asymmetric(x: Array, dtype: DType, *, out: tuple[Array, Array]) -> None:
     """Compute scales and zero points (..., 1) for x (..., n) and integers from -128 to 127."""

@@ -120,12 +120,6 @@ def geometric(x: Array, probability: float, _generator: None, *, out: Array) -> 
     np.copyto(out, TABLE.generator.geometric(probability, out.shape), casting="unsafe")
 
 
-@_kernel("aten.bernoulli.default", dtypes=_FLOAT)
-def bernoulli(probability: Array, _generator: None, *, out: Array) -> None:
-    """Draw 1 with the probability in each element, else 0."""
-    np.copyto(out, TABLE.generator.random(out.shape) < probability)
-
-
 @_kernel("aten.bernoulli.p", "aten.bernoulli.Tensor", dtypes=_FLOAT | INT)
 def bernoulli_p(x: Array, probability: Any, _generator: None, *, out: Array) -> None:
     """Draw 1 with one probability, else 0, in the shape of `x`."""

@@ -45,7 +45,7 @@ def _reduce_dims(
 
 _NUMBERS = WIDE_COMPLEX | INT | BOOL
 _OVER_ALL: dict[str, np.ufunc] = {
-    "sum.default": np.add, "max.default": np.maximum, "min.default": np.minimum,
+    "max.default": np.maximum, "min.default": np.minimum,
 }  # fmt: skip
 _OVER_DIMS: dict[str, np.ufunc] = {
     "sum.dim_IntList": np.add, "prod.dim_int": np.multiply, "amax.default": np.maximum, "amin.default": np.minimum,
@@ -67,14 +67,10 @@ def product(x: Array, _dtype: DType | None, *, out: Array) -> None:
     reduce(np.multiply, flat, None, False, out=out)
 
 
-def _truth(ufunc: np.ufunc, x: Array, dim: Dims = None, keepdim: bool = False, *, out: Array) -> None:
-    """Reduce booleans, where, unlike in other reductions, an empty list of dimensions names none."""
-    ufunc.reduce(x, axis=() if dim == [] else axes_of(x, dim), out=out, keepdims=keepdim)
-
-
-for _name, _ufunc in (("any", np.logical_or), ("all", np.logical_and)):
-    _ops = [f"aten.{_name}.{overload}" for overload in ("default", "dim", "dims")]
-    TABLE.kernel(*_ops, dtypes=REAL | COMPLEX | UNSIGNED)(partial(_truth, _ufunc))
+@TABLE.kernel("aten.any.default", "aten.any.dim", "aten.any.dims", dtypes=REAL | COMPLEX | UNSIGNED)
+def any_(x: Array, dim: Dims = None, keepdim: bool = False, *, out: Array) -> None:
+    """Find out if an element is true; unlike in other reductions, an empty list of dimensions names none."""
+    np.logical_or.reduce(x, axis=() if dim == [] else axes_of(x, dim), out=out, keepdims=keepdim)
 
 
 @TABLE.kernel("aten.mean.default", dtypes=_NUMBERS)
@@ -86,16 +82,6 @@ def mean_all(x: Array, _dtype: DType | None, *, out: Array) -> None:
 def mean(x: Array, dim: Dims, keepdim: bool, _dtype: DType | None, *, out: Array) -> None:
     reduce(np.add, x, dim, keepdim, out=out)
     np.divide(out, count_of(x, axes_of(x, dim)), out=out)
-
-
-@TABLE.kernel("aten.nansum.default", dtypes=WIDE | INT | BOOL)
-def nansum(x: Array, dim: Dims, keepdim: bool, _dtype: DType | None, *, out: Array) -> None:
-    reduce(np.add, np.where(np.isnan(x), x.dtype.type(0), x), dim, keepdim, out=out)
-
-
-@TABLE.kernel("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList", dtypes=REAL | COMPLEX)
-def count_nonzero(x: Array, dim: Dims, *, out: Array) -> None:
-    np.copyto(out, np.count_nonzero(x, axis=axes_of(x, dim)))
 
 
 def _argument(maximum: bool, x: Array, dim: int | None, keepdim: bool, *, out: Array) -> None:
@@ -115,12 +101,6 @@ for _name, _maximum in (("max", True), ("min", False)):
     TABLE.kernel(f"aten.{_name}.dim", dtypes=WIDE | INT | BOOL)(partial(_extremum, _maximum))
 
 
-@TABLE.kernel("aten.aminmax.default", dtypes=WIDE | INT | BOOL)
-def aminmax(x: Array, dim: int | None, keepdim: bool, *, out: tuple[Array, Array]) -> None:
-    reduce(np.minimum, x, dim, keepdim, out=out[0])
-    reduce(np.maximum, x, dim, keepdim, out=out[1])
-
-
 def variance(x: Array, dim: Dims, correction: float, keepdim: bool, out: Array, mean_out: Array | None = None) -> None:
     """Compute the real variance about the mean in two passes, divided by max(count - correction, 0)."""
     axes = axes_of(x, dim)
@@ -137,23 +117,11 @@ def variance(x: Array, dim: Dims, correction: float, keepdim: bool, out: Array, 
         np.copyto(mean_out, center.reshape(mean_out.shape))
 
 
-def _var(
-    root: bool, x: Array, dim: Dims, correction: float | None, keepdim: bool, *, out: Array | tuple[Array, Array]
-) -> None:
-    """Compute variance or deviation; `correction` None means 1; True and False of older overloads mean 1 and 0."""
+@TABLE.kernel("aten.var.correction", "aten.var.dim", "aten.var_mean.correction", dtypes=WIDE_COMPLEX)
+def var(x: Array, dim: Dims, correction: float | None, keepdim: bool, *, out: Array | tuple[Array, Array]) -> None:
+    """Compute the variance, and the mean; `correction` None means 1; True and False of `var.dim` mean 1 and 0."""
     result, mean_out = out if isinstance(out, tuple) else (out, None)
     variance(x, dim, 1.0 if correction is None else float(correction), keepdim, result, mean_out)
-    if root:
-        np.sqrt(result, out=result)
-
-
-def _var_all(root: bool, x: Array, unbiased: bool, *, out: Array | tuple[Array, Array]) -> None:
-    _var(root, x, None, unbiased, False, out=out)
-
-
-for _name, _root in (("var", False), ("std", True), ("var_mean", False), ("std_mean", True)):
-    TABLE.kernel(f"aten.{_name}.correction", f"aten.{_name}.dim", dtypes=WIDE_COMPLEX)(partial(_var, _root))
-    TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE_COMPLEX)(partial(_var_all, _root))
 
 
 @TABLE.kernel("aten.linalg_vector_norm.default", dtypes=WIDE_COMPLEX)
@@ -175,16 +143,6 @@ def vector_norm(x: Array, order: float, dim: Dims, keepdim: bool, _dtype: DType 
             np.sqrt(out, out=out)
         elif order != 1:
             np.power(out, 1.0 / order, out=out)
-
-
-@TABLE.kernel("aten.norm.ScalarOpt_dim", dtypes=WIDE_COMPLEX)
-def norm(x: Array, order: float | None, dim: Dims, keepdim: bool, *, out: Array) -> None:
-    vector_norm(x, 2 if order is None else order, dim, keepdim, None, out=out)
-
-
-@TABLE.kernel("aten.norm.Scalar", dtypes=WIDE_COMPLEX)
-def norm_all(x: Array, order: float, *, out: Array) -> None:
-    vector_norm(x, order, None, False, None, out=out)
 
 
 @TABLE.kernel("aten.logsumexp.default", dtypes=WIDE | INT | BOOL, whole=True)

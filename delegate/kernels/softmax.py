@@ -85,12 +85,6 @@ def _log_softmax(x: Array, axis: int, out: Array) -> None:
     np.subtract(out, np.log(sums, out=sums), out=out)
 
 
-def _safe_softmax(x: Array, axis: int, out: Array) -> None:
-    """Compute softmax, with zeros where all elements are -inf."""
-    sums = exponentials(x, axis, out)
-    np.divide(out, np.where(sums == 0, 1, sums), out=out)
-
-
 def _apply_along(function: Callable[[Array, int, Array], None], x: Array, dim: int, *_: Any, out: Array) -> None:
     """Apply a function along a dimension; the other arguments only choose the dtype, which `out` has."""
     x = cast(x, out.dtype)
@@ -114,9 +108,8 @@ def _apply_along(function: Callable[[Array, int, Array], None], x: Array, dim: i
         function(rows[block], 1, result[block])
 
 
-for _function, _ops in (
-    (_softmax, ("aten._softmax.default", "aten.softmax.int")),
-    (_log_softmax, ("aten._log_softmax.default", "aten.log_softmax.int")),
-    (_safe_softmax, ("aten._safe_softmax.default",)),
+for _function, _op in (
+    (_softmax, "aten._softmax.default"),
+    (_log_softmax, "aten._log_softmax.default"),
 ):
-    TABLE.kernel(*_ops, dtypes=WIDE | INT | BOOL)(partial(_apply_along, _function))
+    TABLE.kernel(_op, dtypes=WIDE | INT | BOOL)(partial(_apply_along, _function))

@@ -123,21 +123,6 @@ def sort_stable(x: Array, _stable: bool | None, dim: int, descending: bool, *, o
     _sort(x, dim, descending, out)
 
 
-@TABLE.kernel("aten.argsort.default", dtypes=REAL | UNSIGNED)
-def argsort(x: Array, dim: int, descending: bool, *, out: Array) -> None:
-    out.fill(0) if x.ndim == 0 else np.copyto(out, order_of(x, axis_of(x, dim), descending))
-
-
-@TABLE.kernel("aten.argsort.stable", dtypes=REAL | UNSIGNED)
-def argsort_stable(x: Array, _stable: bool, dim: int, descending: bool, *, out: Array) -> None:
-    argsort(x, dim, descending, out=out)
-
-
-@TABLE.kernel("aten.msort.default")
-def msort(x: Array, *, out: Array) -> None:
-    np.copyto(out, np.sort(x, axis=0) if x.ndim else x)
-
-
 @TABLE.kernel("aten.topk.default")
 def topk(x: Array, k: int, dim: int, largest: bool, sorted_: bool, *, out: tuple[Array, Array]) -> None:
     """Find the k greatest or least elements, always in order."""

@@ -73,8 +73,10 @@ def erfinv(x: Array) -> Array:
 
 
 _UNARY: dict[str, Callable[[Array], Array]] = {
-    "lgamma": lgamma, "special_gammaln": lgamma, "digamma": digamma, "special_digamma": digamma, "special_psi": digamma,
-    "erfinv": erfinv, "special_erfinv": erfinv, "special_erfcx": erfcx,
-}  # fmt: skip
+    "lgamma": lgamma,
+    "digamma": digamma,
+    "erfinv": erfinv,
+    "special_erfcx": erfcx,
+}
 for _name, _function in _UNARY.items():
     TABLE.kernel(f"aten.{_name}.default", dtypes=WIDE | INT | BOOL)(by_blocks(partial(in_float64, _function)))

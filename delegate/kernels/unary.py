@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from delegate.kernels.erf import erf, erfc
-from delegate.kernels.half_precision import LARGEST_BFLOAT16, Array, from_bfloat16, to_bfloat16
+from delegate.kernels.half_precision import Array, from_bfloat16
 from delegate.kernels.operands import WIDE, Operand, blocks, by_blocks, cast, put
 from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, INT, REAL, TABLE, UNSIGNED
 from delegate.program.dtypes import DType
@@ -24,8 +23,8 @@ _TO_FLOAT: dict[str, np.ufunc] = {
     "sinh": np.sinh, "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh,
 }  # fmt: skip
 _SAME: dict[str, np.ufunc] = {
-    "neg": np.negative, "square": np.square, "ceil": np.ceil, "floor": np.floor, "trunc": np.trunc,
-    "bitwise_not": np.invert, "positive": np.positive,
+    "neg": np.negative, "ceil": np.ceil, "floor": np.floor, "trunc": np.trunc,
+    "bitwise_not": np.invert,
 }  # fmt: skip
 _TO_BOOL: dict[str, np.ufunc] = {
     "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "logical_not": np.logical_not,
@@ -53,17 +52,7 @@ def signbit(x: Array, *, out: Array) -> None:
     np.signbit(x, out=out) if x.dtype.kind == "f" else np.less(x, 0, out=out)
 
 
-@TABLE.kernel("aten.isposinf.default")
-def isposinf(x: Array, *, out: Array) -> None:
-    np.equal(x, math.inf, out=out) if x.dtype.kind == "f" else out.fill(False)
-
-
-@TABLE.kernel("aten.isneginf.default")
-def isneginf(x: Array, *, out: Array) -> None:
-    np.equal(x, -math.inf, out=out) if x.dtype.kind == "f" else out.fill(False)
-
-
-@TABLE.kernel("aten.sign.default", "aten.sgn.default")
+@TABLE.kernel("aten.sign.default")
 def sign(x: Array, *, out: Array) -> None:
     """Compute the sign; as in torch, it is 0 for NaN."""
     if x.dtype.kind == "b":
@@ -73,9 +62,6 @@ def sign(x: Array, *, out: Array) -> None:
         np.sign(source, out=target)
         if x.dtype.kind == "f" and (nan := np.isnan(source)).any():
             put(target, 0, nan)
-
-
-TABLE.kernel("aten.sgn.default", dtypes=COMPLEX)(partial(_direct, np.sign))
 
 
 @TABLE.kernel("aten.rsqrt.default", dtypes=REAL | COMPLEX | UNSIGNED)
@@ -100,53 +86,6 @@ def round_decimals(x: Array, decimals: int, *, out: Array) -> None:
     first(x, scale, out=out)
     np.rint(out, out=out)
     last(out, scale, out=out)
-
-
-@TABLE.kernel("aten.frac.default", dtypes=FLOAT)
-def frac(x: Array, *, out: Array) -> None:
-    np.trunc(x, out=out)
-    np.subtract(x, out, out=out)
-
-
-def _scale(factor: float, x: Array, *, out: Array) -> None:
-    np.multiply(cast(x, out.dtype), factor, out=out)
-
-
-TABLE.kernel("aten.deg2rad.default", dtypes=WIDE | INT | BOOL)(partial(_scale, math.pi / 180))
-TABLE.kernel("aten.rad2deg.default", dtypes=WIDE | INT | BOOL)(partial(_scale, 180 / math.pi))
-
-
-@TABLE.kernel("aten.logit.default", "aten.special_logit.default", dtypes=WIDE | INT | BOOL)
-@by_blocks
-def logit(x: Array, eps: float | None, *, out: Array) -> None:
-    """Compute log(x / (1 - x)), after a clamp of x to [eps, 1 - eps] if eps is not None."""
-    if eps is not None:
-        x = np.clip(x, eps, 1 - eps)
-    np.subtract(1, x, out=out)
-    np.divide(x, out, out=out)
-    np.log(out, out=out)
-
-
-@TABLE.kernel("aten.nan_to_num.default")
-def nan_to_num(x: Array, nan: float | None, posinf: float | None, neginf: float | None, *, out: Array) -> None:
-    np.copyto(out, x)
-    if x.dtype.kind == "f":
-        largest: Any = np.finfo(x.dtype).max
-        np.copyto(out, 0.0 if nan is None else nan, where=np.isnan(x))
-        np.copyto(out, largest if posinf is None else posinf, where=x == math.inf)
-        np.copyto(out, -largest if neginf is None else neginf, where=x == -math.inf)
-
-
-@TABLE.kernel("aten.nan_to_num.default", dtypes={DType.bfloat16})
-def nan_to_num_bfloat16(
-    bits: Array, nan: float | None, posinf: float | None, neginf: float | None, *, out: Array
-) -> None:
-    """Replace NaN and infinities; the largest bfloat16 is less than the largest float32."""
-    posinf = LARGEST_BFLOAT16 if posinf is None else posinf
-    neginf = -LARGEST_BFLOAT16 if neginf is None else neginf
-    result = np.empty(bits.shape, np.float32)
-    nan_to_num(from_bfloat16(bits), nan, posinf, neginf, out=result)
-    to_bfloat16(result, out)
 
 
 _SIGN, _NAN = np.uint16(0x8000), 0x7FC0  # of bfloat16
@@ -194,9 +133,7 @@ def angle(x: Array, *, out: Array) -> None:
         np.copyto(out, x, where=nan)
 
 
-@TABLE.kernel(
-    "aten._conj.default", "aten.conj.default", "aten._conj_physical.default", "aten.conj_physical.default", dtypes=ANY
-)
+@TABLE.kernel("aten._conj.default", "aten._conj_physical.default", dtypes=ANY)
 def conjugate(x: Array, *, out: Array) -> None:
     np.conjugate(x, out=out) if x.dtype.kind == "c" else np.copyto(out, x)
 

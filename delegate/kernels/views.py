@@ -32,12 +32,12 @@ def _reshape(x: Array, shape: Sequence[int]) -> Array | None:
         return None
 
 
-@TABLE.view("aten.alias.default", "aten.detach.default", "aten.lift_fresh.default")
+@TABLE.view("aten.alias.default", "aten.lift_fresh.default")
 def alias(x: Array) -> Array:
     return x[...]
 
 
-@TABLE.view("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default")
+@TABLE.view("aten.view.default")
 def view(x: Array, size: Sequence[int], *_stride: Sequence[int]) -> Array | None:
     """Reshape; one size may be -1. Return None if the strides allow no view."""
     return _reshape(x, size)
@@ -52,34 +52,9 @@ def view_dtype(x: Array, dtype: DType) -> Array | None:
         return None
 
 
-@TABLE.view("aten.view_as.default", "aten.reshape_as.default")
-def view_as(x: Array, other: Array) -> Array | None:
-    return _reshape(x, other.shape)
-
-
 @TABLE.view("aten.permute.default")
 def permute(x: Array, dims: Sequence[int]) -> Array:
     return x.transpose(tuple(dims))
-
-
-@TABLE.view("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
-def transpose(x: Array, dim0: int, dim1: int) -> Array:
-    return x.swapaxes(dim0, dim1) if x.ndim else x[...]
-
-
-@TABLE.view("aten.t.default", "aten.numpy_T.default")
-def t(x: Array) -> Array:
-    return x.T
-
-
-@TABLE.view("aten.mT.default")
-def matrix_transpose(x: Array) -> Array:
-    return x.swapaxes(-1, -2)
-
-
-@TABLE.view("aten.movedim.int", "aten.movedim.intlist", "aten.moveaxis.int", "aten.moveaxis.intlist")
-def movedim(x: Array, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
-    return np.moveaxis(x, source, destination)
 
 
 @TABLE.view("aten.slice.Tensor")
@@ -89,7 +64,6 @@ def slice_tensor(x: Array, dim: int, start: int | None, end: int | None, step: i
     return result
 
 
-@TABLE.view("aten.narrow.default")
 def narrow(x: Array, dim: int, start: int, length: int) -> Array:
     first = start + x.shape[dim] if start < 0 else start
     return slice_tensor(x, dim, first, first + length, 1)
@@ -109,16 +83,6 @@ def expand(x: Array, size: Sequence[int], implicit: bool) -> Array:
     return np.broadcast_to(x, shape)
 
 
-@TABLE.view("aten.expand_as.default")
-def expand_as(x: Array, other: Array) -> Array:
-    return np.broadcast_to(x, other.shape)
-
-
-@TABLE.view("aten.squeeze.default")
-def squeeze(x: Array) -> Array:
-    return x.squeeze()
-
-
 @TABLE.view("aten.squeeze.dim")
 def squeeze_dim(x: Array, dim: int) -> Array:
     return squeeze_dims(x, (dim,))
@@ -135,25 +99,6 @@ def squeeze_dims(x: Array, dims: Sequence[int]) -> Array:
 @TABLE.view("aten.unsqueeze.default")
 def unsqueeze(x: Array, dim: int) -> Array:
     return np.expand_dims(x, dim)
-
-
-@TABLE.view("aten.flatten.using_ints")
-def flatten(x: Array, start: int, end: int) -> Array | None:
-    if not x.ndim:
-        return x.reshape(1)
-    first, last = normalize_axis_index(start, x.ndim), normalize_axis_index(end, x.ndim)
-    return _reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
-
-
-@TABLE.view("aten.ravel.default")
-def ravel(x: Array) -> Array | None:
-    return _reshape(x, (x.size,))
-
-
-@TABLE.view("aten.unflatten.int")
-def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array | None:
-    axis = normalize_axis_index(dim, x.ndim)
-    return _reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
 
 
 @TABLE.view("aten.diagonal.default")
@@ -182,7 +127,7 @@ def as_strided(x: Array, size: Sequence[int], stride: Sequence[int], offset: int
     return strided(x.reshape(-1), size, stride, offset or 0) if x.flags.c_contiguous else None
 
 
-@TABLE.view("aten.split_with_sizes.default", "aten.split.sizes")
+@TABLE.view("aten.split_with_sizes.default")
 def split_with_sizes(x: Array, sizes: Sequence[int], dim: int) -> tuple[Array, ...]:
     """Split into parts of these sizes; raise KernelError if they do not sum to the dimension."""
     if sum(sizes) != x.shape[dim]:
@@ -191,7 +136,6 @@ def split_with_sizes(x: Array, sizes: Sequence[int], dim: int) -> tuple[Array, .
     return tuple(x[along(dim, x.ndim, slice(begin, end))] for begin, end in bounds)
 
 
-@TABLE.view("aten.split.Tensor")
 def split(x: Array, size: int, dim: int) -> tuple[Array, ...]:
     """Split into parts of `size`; the last part is smaller if `size` does not divide the dimension."""
     length = x.shape[dim]
@@ -199,27 +143,6 @@ def split(x: Array, size: int, dim: int) -> tuple[Array, ...]:
     return split_with_sizes(x, [min(size, length - b) for b in range(0, length, max(size, 1))] or [length], dim)
 
 
-@TABLE.view("aten.chunk.default")
-def chunk(x: Array, chunks: int, dim: int) -> tuple[Array, ...]:
-    """Split into at most `chunks` equal parts; the last part may be smaller."""
-    if x.shape[dim] == 0:
-        return split_with_sizes(x, [0] * check_parts(chunks), dim)
-    return split(x, -(-x.shape[dim] // chunks), dim)
-
-
-@TABLE.view("aten.tensor_split.sections")
-def tensor_split(x: Array, sections: int, dim: int) -> tuple[Array, ...]:
-    small, more = divmod(x.shape[dim], sections)
-    return split_with_sizes(x, [small + (i < more) for i in range(check_parts(sections))], dim)
-
-
-@TABLE.view("aten.tensor_split.indices")
-def tensor_split_indices(x: Array, indices: Sequence[int], dim: int) -> tuple[Array, ...]:
-    bounds = pairwise([None, *indices, None])
-    return tuple(x[along(dim, x.ndim, slice(begin, end))] for begin, end in bounds)
-
-
-@TABLE.view("aten.unbind.int")
 def unbind(x: Array, dim: int) -> tuple[Array, ...]:
     return tuple(x[along(dim, x.ndim, i)] for i in range(check_parts(x.shape[dim])))
 

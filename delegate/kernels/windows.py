@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from delegate.kernels.half_precision import Array
-from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, REAL, TABLE
+from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, TABLE
 from delegate.program.dtypes import DType
-from delegate.program.raw import check_room, windows
+from delegate.program.raw import check_room
 
 
 def spread(values: Sequence[int], rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
@@ -56,23 +56,6 @@ def _positions(
     """Return the number of kernel positions on each axis."""
     axes = zip(size, kernel, dilation, padding, stride, strict=True)
     return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, d, p, s in axes)
-
-
-@TABLE.kernel("aten.im2col.default", dtypes=REAL | COMPLEX)
-def im2col(
-    x: Array,
-    kernel: Sequence[int],
-    dilation: Sequence[int],
-    padding: Sequence[int],
-    stride: Sequence[int],
-    *,
-    out: Array,
-) -> None:
-    """Copy windows of x ([N,] C, H, W) to columns ([N,] C * kernel, positions)."""
-    kernel, dilation, padding, stride = (spread(v, 2) for v in (kernel, dilation, padding, stride))
-    count = _positions(x.shape[-2:], kernel, dilation, padding, stride)
-    view = windows(pad_axes(x, padding, padding), kernel, stride, dilation, count)
-    out.reshape(view.shape, copy=False)[...] = view
 
 
 @TABLE.kernel("aten.col2im.default", dtypes=(FLOAT | COMPLEX | BOOL) - {DType.float16})
@@ -124,13 +107,6 @@ def _exchange(values: Array, out: Array) -> None:
     for place in np.ndindex(factor, factor):
         at = (..., *place, slice(None), slice(None))
         out[at] = values[at]
-
-
-@TABLE.kernel("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", dtypes=ANY)
-def channel_shuffle(x: Array, groups: int, *, out: Array) -> None:
-    """Interleave the channels in the groups of x (N, C, ...)."""
-    split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-    _fill(out, split.swapaxes(1, 2))
 
 
 def _fill(out: Array, values: Array) -> None:

@@ -162,7 +162,6 @@ def test_values_of_too_many_dimensions_are_not_added():
 
 
 @pytest.mark.parametrize(("op", "args", "shapes"), [
-    ("aten.pdist.default", (np.ones((1, 5), np.float32), 2.0), [(4,)]),
     ("aten._pdist_forward.default", (np.ones((3, 5), np.float32), 2.0), [(9,)]),
     ("aten.mode.default", (np.ones((5, 5), np.float32), -1, False), [(0,), (5,)]),
 ])  # fmt: skip

@@ -41,7 +41,6 @@ CALLS = [
     (aten.split_copy.Tensor, (X, 2, 1), {}),
     (aten.where.self, (X > 0, X, Y), {}),
     (aten.mul.Tensor, (torch.polar(X, Y), Y), {}),
-    (aten.sum.default, (torch.empty(0, 3),), {}),
     (aten.relu.default, (X.t(),), {}),
     (aten.sin.default, (torch.tensor(1.5),), {}),
     # Given `out`, torch conjugates it by a bit that memory does not have.

@@ -54,12 +54,6 @@ def test_attention_without_heads():
     check(aten.scaled_dot_product_attention.default, sample(5, 8), sample(7, 8), sample(7, 4), atol=1e-5)
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_flash_attention(is_causal):
-    query, key = sample(2, 3, 5, 8, scale=1), sample(2, 3, 5, 8, scale=1, seed=1)
-    check(aten._scaled_dot_product_flash_attention_for_cpu.default, query, key, key, 0.0, is_causal, atol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("normalization", [0, 1, 2])
 @pytest.mark.parametrize("dims", [[1], [0, 2], [2]], ids=str)

@@ -5,7 +5,9 @@ import torch
 import torch.ao.quantization.fx._decomposed  # defines the operators of quantized_decomposed
 
 import delegate.edge.conversations  # noqa: F401 - registers operators of ours
+from delegate.edge.decompose import core_decompositions
 from delegate.kernels.portable import TABLE
+from delegate.kernels.prims import COPIED
 from delegate.program.dtypes import DType
 from tests.kernels.core import WITHOUT_KERNEL, core_operators
 
@@ -25,6 +27,13 @@ def test_every_core_operator_has_a_kernel(core):
 def test_the_exceptions_are_true(core):
     assert set(WITHOUT_KERNEL) <= set(core)
     assert [op for op in WITHOUT_KERNEL if op in TABLE] == []
+
+
+def test_compound_operators_have_kernels_only_if_these_are_faster_whole():
+    """Other compound operators are decomposed before a program reaches the kernels, also if a backend rejects them."""
+    compound = {str(op) for op in core_decompositions()} - {*core_operators()}
+    kept = {"aten.pixel_shuffle.default", "aten.pixel_unshuffle.default"}  # backends preserve them; slow in parts
+    assert {k.op for k in TABLE if k.op in compound and not k.whole} - kept - {f"aten.{a}" for a in COPIED} == set()
 
 
 @pytest.mark.parametrize("dtype", [DType.float32, DType.float16, DType.bfloat16], ids=str)

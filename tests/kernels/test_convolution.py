@@ -71,33 +71,11 @@ def test_strided_input():
     check(aten.convolution.default, x, sample(3, 1, 8, 7), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 3, atol=1e-4)
 
 
-WHOLE = [
-    (aten.conv1d.default, [(2, 3, 9), (4, 3, 3), (4,), [2], [1]]),
-    (aten.conv1d.padding, [(2, 3, 9), (4, 3, 4), (4,), [1], "same", [2]]),
-    (aten.conv2d.default, [(3, 9, 9), (4, 3, 3, 3), (4,)]),
-    (aten.conv2d.default, [(1, 3, 9, 9), (4, 3, 3, 3), None, [1, 1], [1, 1]]),
-    (aten.conv2d.padding, [(1, 3, 9, 9), (4, 3, 2, 4), (4,), [1, 1], "same"]),
-    (aten.conv2d.padding, [(1, 3, 9, 9), (4, 3, 3, 3), (4,), [2, 2], "valid"]),
-    (aten.conv3d.default, [(1, 2, 4, 5, 6), (3, 2, 2, 2, 2), (3,)]),
-    (aten.conv_transpose1d.default, [(2, 4, 5), (4, 3, 4), (3,), [3], [1], [2]]),
-    (aten.conv_transpose2d.input, [(2, 4, 5, 5), (4, 3, 3, 3), (6,), [2, 2], [1, 1], [1, 1], 2]),
-    (aten.conv_transpose3d.input, [(1, 2, 3, 3, 3), (2, 3, 2, 2, 2), (3,), [2, 2, 2]]),
-]
-
-
-@pytest.mark.parametrize(("op", "args"), WHOLE, ids=lambda v: str(v)[:60])
-def test_whole(op, args):
-    check(op, *[sample(*a, scale=1) if isinstance(a, tuple) else a for a in args], rtol=1e-5, atol=1e-5)
-
-
 REARRANGED = [
-    (aten.im2col.default, [(2, 3, 7, 8), [2, 3], [2, 1], [1, 2], [1, 2]]),
-    (aten.im2col.default, [(3, 7, 8), [2, 3], [1, 1], [0, 0], [1, 1]]),
     (aten.col2im.default, [(2, 18, 18), [7, 6], [2, 3], [1, 1], [0, 1], [2, 1]]),
     (aten.pixel_shuffle.default, [(2, 12, 3, 4), 2]),
     (aten.pixel_shuffle.default, [(9, 3, 4), 3]),
     (aten.pixel_unshuffle.default, [(2, 3, 6, 4), 2]),
-    (aten.channel_shuffle.default, [(2, 6, 3, 4), 3]),
 ]
 
 

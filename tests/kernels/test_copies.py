@@ -24,27 +24,15 @@ COPIES = [
     (aten.repeat.default, (2, 3), [2, 1, 3]),
     (aten.repeat.default, (), [2]),
     (aten.repeat.default, (2, 3), [0, 2]),
-    (aten.tile.default, (2, 3), [2]),
-    (aten.repeat_interleave.self_int, (2, 3), 2),
-    (aten.repeat_interleave.self_int, (2, 3), 2, -1),
-    (aten.repeat_interleave.self_Tensor, (3, 2), torch.tensor([1, 0, 2]), 0),
     (aten.tril.default, (2, 4, 5)),
     (aten.tril.default, (4, 3), -1),
     (aten.triu.default, (2, 4, 5), 1),
     (aten.triu.default, (4, 3), -2),
-    (aten.diag_embed.default, (2, 3)),
-    (aten.diag_embed.default, (2, 3), -1, 0, 2),
     (aten.view_copy.default, (2, 3), [3, 2]),
     (aten.permute_copy.default, (2, 3, 4), [2, 0, 1]),
-    (aten.transpose_copy.int, (2, 3), 0, 1),
     (aten.slice_copy.Tensor, (5, 3), 0, 1, 4, 2),
     (aten.select_copy.int, (5, 3), 1, -1),
-    (aten.expand_copy.default, (1, 3), [2, 3]),
-    (aten.squeeze_copy.dims, (1, 3, 1), [0]),
-    (aten.unsqueeze_copy.default, (3,), 0),
-    (aten.split_with_sizes_copy.default, (5, 2), [1, 4]),
     (aten.unbind_copy.int, (3, 2)),
-    (aten.diagonal_copy.default, (3, 4)),
     (aten.as_strided_copy.default, (3, 4), [2, 2], [4, 1], 1),
 ]
 
@@ -95,8 +83,6 @@ JOINS = [
     (aten.cat.default, [(2, 3), (2, 1), (2, 0)], -1),
     (aten.cat.default, [(0,), (2, 3)], 1),
     (aten.cat.default, [(0,), (0,)], 0),
-    (aten.stack.default, [(2, 3), (2, 3)], -1),
-    (aten.stack.default, [(), ()], 0),
 ]
 
 
@@ -121,8 +107,3 @@ def test_complex_parts():
 
 def test_repeat_positions():
     check(aten.repeat_interleave.Tensor, torch.tensor([2, 0, 1]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.complex64])
-def test_trace(dtype):
-    check(aten.trace.default, sample(3, 4, dtype=dtype))

@@ -23,12 +23,12 @@ SPECIAL = torch.tensor(
 
 UNARY_FLOAT = (
     "acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 log log10 log1p log2 reciprocal rsqrt sin sinh sqrt tan "
-    "tanh erf erfc sigmoid logit deg2rad rad2deg"
+    "tanh erf erfc sigmoid"
 ).split()
-UNARY_SAME = "abs neg square ceil floor trunc round sign sgn positive relu relu6 nan_to_num hardtanh".split()
-UNARY_BOOL = "isnan isinf isfinite isposinf isneginf logical_not signbit".split()
+UNARY_SAME = "abs neg ceil floor trunc round sign relu hardtanh".split()
+UNARY_BOOL = "isnan isinf isfinite logical_not signbit".split()
 ACTIVATIONS = (
-    "silu gelu hardsigmoid hardswish softplus mish log_sigmoid elu selu celu leaky_relu hardshrink softshrink frac"
+    "silu gelu hardsigmoid hardswish softplus mish log_sigmoid elu selu celu leaky_relu hardshrink softshrink"
 ).split()
 
 
@@ -70,7 +70,7 @@ def test_unary_integers(name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 @pytest.mark.parametrize(
-    "name", "abs neg exp sqrt reciprocal rsqrt square sin cos tanh log isnan logical_not sgn sigmoid silu".split()
+    "name", "abs neg exp sqrt reciprocal rsqrt sin cos tanh log isnan logical_not sigmoid silu".split()
 )
 def test_unary_complex(name, dtype):
     check(getattr(A, name).default, sample(3, 4, dtype=dtype, scale=1))
@@ -96,11 +96,8 @@ def test_slopes(slope, dtype):
 def test_thresholds(dtype):
     x = sample(3, 7, 5000, dtype=dtype)
     for tensor in (x, x.transpose(0, 1), x[:, ::2, ::3]):
-        check(A.threshold.default, tensor, 1, 20)
-        check(A.threshold.default, tensor, 0, 0)
         check(A.sign.default, tensor)
         if dtype.is_floating_point:
-            check(A.threshold.default, torch.where(tensor > 1, torch.nan, tensor), -1, -0.0)
             check(A.hardshrink.default, torch.where(tensor > 1, torch.nan, tensor), 0.3)
 
 
@@ -112,18 +109,13 @@ def test_activations_with_parameters(dtype):
     check(A.softplus.default, x, 2.0, 1.0)
     check(A.elu.default, x, 0.7, 1.3, 0.9)
     check(A.leaky_relu.default, x, 0.2)
-    check(A.threshold.default, x, 0.1, 20.0)
     check(A.hardshrink.default, x, 1.0)
     check(A.softshrink.default, x, 1.0)
     check(A.glu.default, x, 1)
-    if dtype is not BF16:  # torch rounds in between
-        check(A.logit.default, x.sigmoid(), 0.1)
     check(A.prelu.default, x, sample(6, dtype=dtype))
     check(A._prelu_kernel.default, x, sample(1, 6, 1, dtype=dtype))
-    check(A.nan_to_num.default, SPECIAL.to(dtype), 1.0, 2.0, -2.0)
     check(A.round.decimals, x, decimals=0)
     check(A.native_dropout.default, x, 0.5, False)
-    check(A.dropout.default, x, 0.5, False)
 
 
 @pytest.mark.parametrize("decimals", [-1, 2])
@@ -165,12 +157,10 @@ def test_python_scalars(dtype, scalar):
     for op in [A.mul.Tensor, A.mul.Scalar, A.add.Tensor, A.add.Scalar, A.div.Tensor, A.gt.Scalar, A.eq.Scalar]:
         check(op, x, scalar)
     if BOOL not in (dtype, torch.tensor(scalar).dtype):
-        for op in [A.rsub.Scalar, A.sub.Scalar, A.sub.Tensor]:
+        for op in [A.sub.Scalar, A.sub.Tensor]:
             check(op, x, scalar)
         check(A.clamp.default, x, None, scalar)
         check(A.remainder.Scalar, x, scalar or 1)
-    check(A.where.ScalarOther, x > 0, x, scalar)
-    check(A.where.ScalarSelf, x > 0, scalar, x)
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, F16, I32, I64, U8, torch.complex64], ids=str)
@@ -178,7 +168,6 @@ def test_alpha(dtype):
     a, b = sample(3, 1, dtype=dtype), sample(4, dtype=dtype, seed=1)
     check(A.add.Tensor, a, b, alpha=3)
     check(A.sub.Tensor, a, b, alpha=2)
-    check(A.rsub.Tensor, a, b, alpha=2)
     check(A.add.Scalar, a, 5, 3)
     check(A.addcmul.default, sample(3, 4, dtype=dtype), a, b, value=2)
 
@@ -193,7 +182,7 @@ def test_integer_and_floor_division(dtype, divisor):
         divisor = 5
     a = torch.tensor(DIVIDENDS).to(dtype)
     b = torch.full((8,), divisor, dtype=dtype)
-    for op in [A.remainder.Tensor, A.fmod.Tensor, A.floor_divide.default]:
+    for op in (A.remainder.Tensor, A.fmod.Tensor):
         check(op, a, b)
     for mode in (None, "floor", "trunc"):
         check(A.div.Tensor_mode, a, b, rounding_mode=mode)
@@ -232,7 +221,6 @@ def test_many_pairs(case):
     if b.is_floating_point():
         check(A.logaddexp.default, a, b)
         check(A.logaddexp2.default, b, a)
-        check(A.clamp_min.Tensor, a, b)
 
 
 def test_products_of_many():
@@ -249,7 +237,7 @@ def special_pairs(dtype):
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 @pytest.mark.parametrize(
     "name",
-    "maximum minimum fmax fmin atan2 hypot floor_divide logaddexp logaddexp2 heaviside".split()
+    "maximum minimum fmax fmin atan2 hypot logaddexp logaddexp2".split()
     + [f"{n}.Tensor" for n in "add sub mul div remainder fmod copysign xlogy eq ne lt le gt ge".split()]
     + ["pow.Tensor_Tensor"],
 )
@@ -290,7 +278,6 @@ def test_bitwise(dtype):
     for name in ("and", "or", "xor"):
         check(getattr(A, f"bitwise_{name}").Tensor, a, b)
         check(getattr(A, f"bitwise_{name}").Scalar, a, 1)
-        check(getattr(A, f"__{name}__").Tensor, a, b)
     check(A.bitwise_not.default, a)
     if dtype is not BOOL:
         check(A.bitwise_left_shift.Tensor, a, b.abs() % 7)
@@ -315,8 +302,6 @@ def test_clamp(dtype):
         check(A.clamp.default, x, low, high)
     check(A.clamp.Tensor, x, sample(4, dtype=dtype, seed=1), None)
     check(A.clamp.Tensor, x, sample(4, dtype=dtype, seed=1), sample(3, 1, dtype=dtype, seed=2))
-    check(A.clamp_min.default, x, 1)
-    check(A.clamp_max.Tensor, x, sample(4, dtype=dtype, seed=1))
     if dtype.is_floating_point:
         check(A.clamp.default, SPECIAL.to(dtype), -1.0, torch.nan)
         check(A.clamp.Tensor, SPECIAL.to(dtype), SPECIAL.flip(0).to(dtype), None)
@@ -330,12 +315,6 @@ def test_ternary(dtype):
     for weight in (0.0, 0.3, 0.8, 1.0):
         check(A.lerp.Scalar, x, sample(3, 4, dtype=dtype, seed=3), weight)
     check(A.lerp.Tensor, x, sample(3, 4, dtype=dtype, seed=3), torch.linspace(0, 1, 4).to(dtype))
-    check(A.isclose.default, x, x + 1e-9)
-
-
-def test_membership():
-    check(A.isin.Tensor_Tensor, sample(3, 4, dtype=I64), torch.tensor([1, 2, 3]))
-    check(A.isin.Tensor_Scalar, sample(3, 4, dtype=I64), 2, invert=True)
 
 
 CASTS = list(itertools.product((F32, F64, F16, BF16, *INTS, BOOL), repeat=2))
@@ -346,7 +325,6 @@ def test_casts(a, b):
     x = sample(3, 4, dtype=a).abs() if b is U8 and a is not BOOL else sample(3, 4, dtype=a)
     check(A._to_copy.default, x.t(), dtype=b)
     check(A._to_copy.default, sample(0, dtype=a), dtype=b)
-    check(A.to.dtype, x, b, False, True)
 
 
 def test_cast_corner_cases():

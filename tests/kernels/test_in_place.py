@@ -28,11 +28,7 @@ WRITES: dict[str, tuple[Any, ...]] = {
     "aten.scatter_reduce.two": (0, GRID, ROWS, "mean"),
     "aten.index_reduce.default": (0, INDEX, ROWS, "mean"),
     "aten.index_put.default": ([INDEX], ROWS, True),
-    "aten._unsafe_index_put.default": ([INDEX], ROWS),
     "aten.index_add.default": (0, INDEX, ROWS, {"alpha": 3}),
-    "aten.index_copy.default": (0, INDEX, ROWS),
-    "aten.index_fill.int_Scalar": (0, INDEX, 2.0),
-    "aten.index_fill.int_Tensor": (0, INDEX, torch.tensor(2.0)),
     "aten.masked_fill.Scalar": (MASK, 2.0),
     "aten.masked_fill.Tensor": (MASK, torch.tensor(2.0)),
     "aten.masked_scatter.default": (MASK, WHOLE * 2),
@@ -82,6 +78,5 @@ def test_half_precision_rows(dtype):
     cache, rows = sample(3, 4, dtype=dtype), sample(2, 4, dtype=dtype)
     check(torch.ops.aten.index_put.default, cache, [INDEX], rows)
     check(torch.ops.aten.index_put.default, cache, [INDEX], rows, True)
-    check(torch.ops.aten.index_copy.default, cache, 0, INDEX, rows)
     check(torch.ops.aten.slice_scatter.default, cache, rows, 0, 1, 3)
     check(torch.ops.aten.add.Tensor, cache, sample(3, 4, dtype=dtype, seed=1), alpha=3)

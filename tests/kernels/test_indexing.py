@@ -28,7 +28,6 @@ READS = [
     (aten.index_select.default, (4, 3), (1, index(2, 0, 2)), {}),
     (aten.index_select.default, (4, 3), (-2, torch.tensor(3)), {}),
     (aten.index_select.default, (), (0, index(0)), {}),
-    (aten.take.default, (4, 3), (torch.tensor([[0, 11], [-1, 5]]),), {}),
     (aten.index.Tensor, (4, 3), ([GRID],), {}),
     (aten.index.Tensor, (4, 3), ([GRID, index(-1, 0)],), {}),
     (aten.index.Tensor, (4, 3, 5), ([None, index(0, 2)],), {}),
@@ -61,8 +60,6 @@ WRITES = [
     (aten.index_put.default, (4, 3), ([index(0, 2), index(1, 1)],), (2,)),
     (aten.index_put.default, (4, 3, 5), ([None, index(0, 2)],), (4, 2, 5)),
     (aten.index_put.default, (4, 3), ([MASK],), ()),
-    (aten.index_copy.default, (4, 3), (0, index(3, 1)), (2, 3)),
-    (aten.index_copy.default, (4, 3), (-1, torch.tensor(1)), (4, 1)),
     (aten.masked_scatter.default, (4, 3), (MASK[:, None],), (10,)),
     (aten.scatter.src, (4, 3), (0, GRID), (3, 3)),
     (aten.scatter.src, (4, 3), (-1, torch.tensor([[2], [0]])), (2, 1)),
@@ -82,8 +79,6 @@ FILLS = [
     (aten.masked_fill.Scalar, (4, 3), (MASK[:, None], -torch.inf)),
     (aten.masked_fill.Scalar, (4, 3), (torch.tensor(True), 2)),
     (aten.masked_fill.Tensor, (4, 3), (MASK[:, None], torch.tensor(2.5))),
-    (aten.index_fill.int_Scalar, (4, 3), (1, index(0, -1), 2)),
-    (aten.index_fill.int_Tensor, (4, 3), (0, index(0), torch.tensor(2.5))),
     (aten.scatter.value, (4, 3), (1, GRID, 2)),
 ]
 
@@ -158,11 +153,6 @@ def test_buckets(dtype, right):
     ordered, order = rows.sort()
     check(aten.searchsorted.Tensor, ordered, values, right=right)
     check(aten.searchsorted.Tensor, rows, values, right=right, sorter=order)
-
-
-def test_one_hot():
-    check(aten.one_hot.default, GRID, 4)
-    check(aten.one_hot.default, torch.tensor(1), 2)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,6 @@ PRODUCTS = [
     (aten.mm.default, (3, 4), (4, 5)),
     (aten.mm.default, (3, 0), (0, 5)),
     (aten.bmm.default, (2, 3, 4), (2, 4, 5)),
-    (aten.mv.default, (3, 4), (4,)),
-    (aten.dot.default, (4,), (4,)),
-    (aten.vdot.default, (4,), (4,)),
-    (aten.outer.default, (4,), (3,)),
     (aten.matmul.default, (4,), (4,)),
     (aten.matmul.default, (4,), (4, 3)),
     (aten.matmul.default, (2, 3, 4), (4,)),
@@ -45,7 +41,6 @@ SUMS = [
     (aten.addmv.default, (3,), (3, 4), (4,)),
     (aten.baddbmm.default, (2, 3, 5), (2, 3, 4), (2, 4, 5)),
     (aten.addbmm.default, (3, 5), (2, 3, 4), (2, 4, 5)),
-    (aten.addr.default, (3, 5), (3,), (5,)),
 ]
 
 

@@ -76,7 +76,7 @@ def test_numbers(name: str) -> None:
     check(getattr(prims, name).default, FLOATS, 0.1)
 
 
-def test_statistics_of_everything() -> None:
+def test_variance_of_everything() -> None:
     check(prims.var.default, FLOATS, [0, 1], 0.0)
 
 

@@ -81,7 +81,7 @@ def test_products_of_int8_are_exact(depth, value):
 def test_per_token():
     numbers, bits = sample(3, 4, 8), sample(3, 4, 8, dtype=torch.int8)
     check(quantized.choose_qparams_per_token.default, numbers, torch.int8)
-    check(quantized._choose_qparams_per_token_asymmetric_impl.default, numbers, torch.int8)
+    check(quantized.choose_qparams_per_token_asymmetric.default, numbers, torch.int8)
     scales, zeros = quantized._choose_qparams_per_token_asymmetric_impl(numbers, torch.int8)
     check(quantized.quantize_per_token.default, numbers, scales, zeros, -128, 127, torch.int8)
     check(quantized.dequantize_per_token.default, bits, scales, zeros, -128, 127, torch.int8, torch.float32)

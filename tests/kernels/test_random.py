@@ -27,7 +27,6 @@ RANDOM = [
     (aten.uniform.default, (sample(*SIZE), 2.0, 4.0), {}, (3.0, 2 / 12**0.5)),
     (aten.normal.float_float, (3.0, 2.0, SIZE), {}, (3.0, 2.0)),
     (aten.normal.Tensor_float, (torch.full(SIZE, 3.0), 2.0), {}, (3.0, 2.0)),
-    (aten.bernoulli.default, (torch.full(SIZE, 0.5),), {}, (0.5, 0.5)),
     (aten.bernoulli.p, (sample(*SIZE), 0.5), {}, (0.5, 0.5)),
     (aten.bernoulli.Tensor, (sample(*SIZE), torch.tensor(0.5)), {}, (0.5, 0.5)),
     (aten.randperm.default, (11,), {}, (5.0, 11**0.5)),
@@ -39,7 +38,6 @@ RANDOM = [
     (aten.geometric.default, (sample(*SIZE), 0.5), {}, (2.0, 2**0.5)),
     (aten.log_normal.default, (sample(*SIZE), 0.0, 0.5), {}, LOG_NORMAL),
     (aten.native_dropout.default, (torch.ones(SIZE), 0.25, True), {}, (1.0, (1 / 3) ** 0.5)),
-    (aten.dropout.default, (torch.ones(SIZE), 0.25, True), {}, (1.0, (1 / 3) ** 0.5)),
 ]
 
 

@@ -20,16 +20,9 @@ PADS = [
     (aten.reflection_pad1d.default, (2, 5), [2, 4]),
     (aten.reflection_pad2d.default, (2, 3, 5, 4), [2, 3, 1, 0]),
     (aten.reflection_pad3d.default, (1, 2, 3, 4, 5), [1, 2, 0, 1, 2, 2]),
-    (aten.replication_pad1d.default, (2, 3, 5), [7, 4]),
     (aten.replication_pad2d.default, (3, 5, 4), [2, 3, 1, 0]),
     (aten.replication_pad2d.default, (3, 5, 4), [-1, 3, 1, -2]),
     (aten.replication_pad3d.default, (1, 2, 3, 4, 5), [1, 2, 0, 1, 2, 2]),
-    (aten._pad_circular.default, (2, 3, 5), [2, 3]),
-    (aten.pad.default, (2, 3, 5), [2, 3], "reflect"),
-    (aten.pad.default, (2, 3, 5), [2, 3], "replicate"),
-    (aten.pad.default, (2, 3, 5), [2, 3], "circular"),
-    (aten.pad.default, (2, 3, 5), [2, 3]),
-    (aten.pad.default, (2, 3, 5), [2, 3, 1, 1], "constant", 1.0),
 ]
 
 
