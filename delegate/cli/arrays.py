@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from delegate.errors import InputError, ProgramError, did_you_mean
-from delegate.program.expr import ExpressionBounds
 from delegate.program.model import MethodDefinition
 from delegate.runtime.arguments import free_inputs, load_arrays
 from delegate.runtime.loaded import LoadedProgram
@@ -21,14 +20,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def input_names(method: MethodDefinition) -> list[str]:
     """Return the names of the inputs that the caller chooses, in order."""
     return [method.inputs[i].name for i in free_inputs(method)]
-
-
-def largest_input(method: MethodDefinition) -> int | None:
-    """Return the most elements of an input that the caller chooses; None without a limit."""
-    bounds = ExpressionBounds(method.symbols)
-    values = [method.inputs[i].value for i in free_inputs(method)]
-    sizes = [bounds.largest_count(method.values[value].shape) for value in values if value >= 0]
-    return None if None in sizes else max((size for size in sizes if size is not None), default=0)
 
 
 def chosen_method(program: LoadedProgram, name: str | None, where: str = "") -> Method:
@@ -52,22 +43,19 @@ def chosen_method(program: LoadedProgram, name: str | None, where: str = "") -> 
         raise error.at(where) from None
 
 
-def read_inputs(
-    method: str, names: Sequence[str], arguments: Sequence[str], most: int | None = None
-) -> dict[str, Array]:
+def read_inputs(method: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, Array]:
     """Read the arrays by input name, of arguments "a.npy" (in the order of the inputs), "name=a.npy" and "all.npz".
 
     Args:
         method: name of the method, for messages.
         names: names of its inputs, in order.
         arguments: the arguments.
-        most: the result of `largest_input`, if it is known.
 
     Raises:
         InputError: a file cannot be read, a name is unknown or given twice, or there are too many or too few.
     """
     if len(arguments) == 1 and arguments[0].endswith(".npz"):
-        return read_archive(method, names, arguments[0], most)
+        return read_archive(method, names, arguments[0])
     files: dict[str, str] = {}
     in_order: list[str] = []
     for text in arguments:
@@ -90,13 +78,13 @@ def read_inputs(
     return {name: read_array(name, files[name]) for name in names}
 
 
-def read_archive(method: str, names: Sequence[str], path: str, most: int | None) -> dict[str, Array]:
+def read_archive(method: str, names: Sequence[str], path: str) -> dict[str, Array]:
     """Read a .npz file whose arrays have the inputs' names, or the default names arr_0, arr_1, ... in order.
 
     Raises:
         InputError: the file cannot be read, or holds other arrays.
     """
-    arrays = _load(path, repr(path), "numpy.savez", most)
+    arrays = _load(path, repr(path), "numpy.savez")
     if not isinstance(arrays, dict):
         raise InputError(f"{path!r} holds one array, as a .npy file does", remedy="give a file that numpy.savez wrote")
     if list(arrays) == [f"arr_{i}" for i in range(len(names))]:
@@ -116,10 +104,10 @@ def read_array(name: str, path: str) -> Array:
     return loaded
 
 
-def _load(path: str, subject: str, writer: str, most: int | None = None) -> Array | dict[str, Array]:
+def _load(path: str, subject: str, writer: str) -> Array | dict[str, Array]:
     """Return what a file holds; raises InputError, which names the subject, if it cannot be read."""
     try:
-        return load_arrays(path, most)
+        return load_arrays(path)
     except FileNotFoundError:
         raise InputError(f"there is no file {subject}", remedy="check the path") from None
     except (OSError, ValueError) as error:

@@ -15,7 +15,7 @@ import typer
 
 import delegate
 from delegate.cli import output
-from delegate.cli.arrays import Array, chosen_method, input_names, largest_input, read_inputs
+from delegate.cli.arrays import Array, chosen_method, input_names, read_inputs
 from delegate.cli.options import (
     OUTPUTS,
     Imports,
@@ -155,7 +155,7 @@ def _warn_if_close_fails(program: LoadedProgram) -> Iterator[LoadedProgram]:
 
 
 def _read(method: Method, arguments: Sequence[str]) -> dict[str, Array]:
-    return read_inputs(method.name, input_names(method.definition), arguments, largest_input(method.definition))
+    return read_inputs(method.name, input_names(method.definition), arguments)
 
 
 def _save(results: Mapping[str, Any], directory: Path) -> dict[str, str]:

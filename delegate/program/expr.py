@@ -222,37 +222,21 @@ def evaluate(dim: Dim, symbols: Mapping[int, Number]) -> int:
 
 
 class SymbolSets:
-    """The symbols in arguments, as sets that are integers: bit i stands for symbol i. Each expression is read once."""
+    """The symbols in arguments, as sets of their indices. Each expression is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Expr, int]] = {}  # by identity; the expression is kept, so that it stays
+        self._known: dict[int, tuple[Expr, frozenset[int]]] = {}  # by identity; keeps the expression
 
-    def of(self, arg: Any) -> int:
+    def of(self, arg: Any) -> frozenset[int]:
         """Return the symbols in a size, a number, or nested tuples of these."""
         if isinstance(arg, tuple):
-            union = 0
-            for item in arg:
-                union |= self.of(item)
-            return union
+            return frozenset[int]().union(*map(self.of, arg))
         if not isinstance(arg, Expr):
-            return 0
+            return frozenset()
         cached = self._known.get(id(arg))
         if cached is None:
-            cached = self._known[id(arg)] = arg, set_of(set(arg.free_symbols()))
+            cached = self._known[id(arg)] = arg, frozenset(arg.free_symbols())
         return cached[1]
-
-
-def set_of(symbols: Iterable[int]) -> int:
-    """Return the set of these symbols."""
-    union = 0
-    for symbol in symbols:
-        union |= 1 << symbol
-    return union
-
-
-def members(symbols: int) -> tuple[int, ...]:
-    """Return the symbols in a set, in order."""
-    return tuple(i for i, bit in enumerate(reversed(f"{symbols:b}")) if bit == "1")
 
 
 class Symbol(NamedTuple):

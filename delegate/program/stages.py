@@ -7,12 +7,12 @@ outputs are values used later.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from delegate.errors import ProgramError
-from delegate.program.expr import Expr, SymbolSets, members, set_of
+from delegate.program.expr import Expr, SymbolSets
 from delegate.program.instructions import reads, refs, renumber, renumber_arg, walk
 from delegate.program.model import (
     Arg,
@@ -62,6 +62,12 @@ class _Part:
     learns: tuple[int, ...] = ()
     outputs: tuple[Arg, ...] = ()
 
+    def learn(self, symbols: set[int], known: set[int]) -> _Part:
+        """Let the numbers of symbols be read after this part, add them to the known ones, and return the part."""
+        self.learns += tuple(sorted(symbols))
+        known |= symbols
+        return self
+
 
 def split(method: MethodDefinition) -> tuple[Stage, ...]:
     """Return the stages of a method with symbols known only from data.
@@ -75,13 +81,13 @@ def split(method: MethodDefinition) -> tuple[Stage, ...]:
 def used_symbols(method: MethodDefinition) -> tuple[int, ...]:
     """Return the symbols in shapes, arguments, results and guards of a method, in order."""
     sets = SymbolSets()
-    symbols = sets.of((*method.outputs, *method.guards))
+    symbols = {*sets.of((*method.outputs, *method.guards))}
     for value in method.values:
         symbols |= sets.of(value.shape)
     for call in walk(method.instructions):
         if isinstance(call, KernelCall):
             symbols |= sets.of(call.args)
-    return members(symbols)
+    return tuple(sorted(symbols))
 
 
 def depends_on_data(method: MethodDefinition) -> bool:
@@ -95,46 +101,38 @@ def _parts(method: MethodDefinition) -> Iterator[_Part]:
     A number may be read from a state, or a view of one, which has its old content before the first update.
     """
     data_symbols = _DataSymbols(method)
-    known = set_of(i for i, s in enumerate(method.symbols) if s.input >= 0)
+    known = {i for i, s in enumerate(method.symbols) if s.input >= 0}
     available = (i for i, v in enumerate(method.values) if v.storage.kind in (*_SHARED, StorageKind.INPUT))
-    readable = data_symbols.elements(available)
+    unread = data_symbols.elements(available)
     part = _Part([])
     for call in method.instructions:
-        new = data_symbols.sizes(call.outputs) & ~known
-        required = data_symbols.find_required(call) & ~new
-        unread = readable & ~known
+        new = data_symbols.sizes(call.outputs) - known
+        required = data_symbols.find_required(call) - new - known
         updates = any(method.values[i].storage.kind is StorageKind.STATE for i in call.outputs)
-        if required & ~known or (updates and unread):
-            part.learns = members(unread)
-            known |= unread
-            yield part
-            part = _Part([])
-        _require(required & ~known, method)
-        readable |= data_symbols.elements(call.outputs)
+        if unread and (required or updates):
+            yield part.learn(unread, known)
+            part, unread = _Part([]), set()
+        _require(required - known, method)
+        unread |= data_symbols.elements(call.outputs) - known
         if not new:
             part.instructions.append(call)
             continue
         if not isinstance(call, KernelCall):
             raise ProgramError("only kernels can compute sizes that depend on data", where=f"method {method.name!r}")
-        unread = readable & ~known
-        part.call, part.learns = call, (*members(new), *members(unread))
-        known |= new | unread
-        yield part
+        part.call = call
+        yield part.learn(new, known).learn(unread, known)
+        part, unread = _Part([]), set()
+    required = set(data_symbols.sets.of((*method.outputs, *method.guards)) - known)
+    if unread and required:
+        yield part.learn(unread, known)
         part = _Part([])
-    required = data_symbols.sets.of((*method.outputs, *method.guards))
-    if required & ~known:
-        unread = readable & ~known
-        part.learns = members(unread)
-        known |= unread
-        yield part
-        part = _Part([])
-    _require(required & ~known, method)
+    _require(required - known, method)
     part.outputs = method.outputs
     yield part
 
 
-def _require(unknown: int, method: MethodDefinition) -> None:
-    for missing in members(unknown):
+def _require(unknown: set[int], method: MethodDefinition) -> None:
+    for missing in sorted(unknown):
         name = method.symbols[missing].name
         raise ProgramError(f"the number {name} is used before it is known", where=f"method {method.name!r}")
 
@@ -145,37 +143,29 @@ class _DataSymbols:
     def __init__(self, method: MethodDefinition) -> None:
         self.sets = SymbolSets()
         self._values = method.values
-        self._sizes: dict[int, int] = {}  # value -> the symbols that are sizes of it
-        self._elements: dict[int, int] = {}  # value -> the symbols that are its element
+        self._sizes: dict[int, set[int]] = defaultdict(set)  # value -> the symbols that are sizes of it
+        self._elements: dict[int, set[int]] = defaultdict(set)  # value -> the symbols that are its element
         for index, symbol in enumerate(method.symbols):
             if symbol.input < 0:
-                symbols_of_value = self._sizes if symbol.dim >= 0 else self._elements
-                symbols_of_value[symbol.value] = symbols_of_value.get(symbol.value, 0) | 1 << index
+                (self._sizes if symbol.dim >= 0 else self._elements)[symbol.value].add(index)
 
-    def sizes(self, values: Iterable[int]) -> int:
+    def sizes(self, values: Iterable[int]) -> set[int]:
         """Return the symbols that are sizes of these values."""
-        return _union(self._sizes, values)
+        return {symbol for value in values for symbol in self._sizes.get(value, ())}
 
-    def elements(self, values: Iterable[int]) -> int:
+    def elements(self, values: Iterable[int]) -> set[int]:
         """Return the symbols that are elements of these values."""
-        return _union(self._elements, values)
+        return {symbol for value in values for symbol in self._elements.get(value, ())}
 
-    def find_required(self, call: Instruction) -> int:
+    def find_required(self, call: Instruction) -> set[int]:
         """Return the symbols in arguments of an instruction and in the shapes of the values that it uses."""
-        symbols = 0
+        symbols = set[int]()
         for each in walk((call,)):
             if isinstance(each, KernelCall):
                 symbols |= self.sets.of(each.args)
         for index in _touch_values(call):
             symbols |= self.sets.of(self._values[index].shape)
         return symbols
-
-
-def _union(sets: Mapping[int, int], values: Iterable[int]) -> int:
-    union = 0
-    for value in values:
-        union |= sets.get(value, 0)
-    return union
 
 
 def _touch_values(call: Instruction) -> Iterator[int]:

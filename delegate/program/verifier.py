@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
-from delegate.program.expr import Dim, Expr, ExpressionBounds, Op, Symbol, SymbolSets, members, operands, set_of
+from delegate.program.expr import Dim, Expr, ExpressionBounds, Op, Symbol, SymbolSets, operands
 from delegate.program.instructions import block_bases, written_input
 from delegate.program.lifetimes import check_memory
 from delegate.program.model import (
@@ -299,12 +299,12 @@ class _DeclarationChecker(_Checker):
     def _check_sizes_of_inputs(self) -> None:
         """Check that sizes of inputs depend on inputs alone: they are compared with the caller's before a run."""
         symbols, sets = self.method.symbols, SymbolSets()
-        late = set_of(i for i, s in enumerate(symbols) if s.input < 0)
+        late = {i for i, s in enumerate(symbols) if s.input < 0}
         for leaf in self.method.inputs:
             self.where = f"{self.name}, input {leaf.name!r}"
             shape = self.method.values[leaf.value].shape if leaf.value >= 0 else ()
-            if unknown := members(late & sets.of(shape)):
-                self.fail(f"its shape depends on {symbols[unknown[0]].name!r}, which depends on data")
+            if unknown := late & sets.of(shape):
+                self.fail(f"its shape depends on {symbols[min(unknown)].name!r}, which depends on data")
 
     def _check_data_symbol(self, symbol: Symbol) -> None:
         self.index(symbol.value, self.method.values, "value")

@@ -5,10 +5,9 @@ Arrays come from untrusted .npy and .npz files: nothing is unpickled, and there 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +19,6 @@ from delegate.program.expr import evaluate
 from delegate.program.model import Input, MethodDefinition, Tree, Value
 from delegate.runtime.backend import Array
 from delegate.runtime.platform import translate_input_errors
-
-if TYPE_CHECKING:
-    import zipfile
 
 
 class NamedResults(dict[str, Any]):
@@ -221,16 +217,11 @@ def _random(generator: np.random.Generator, value: Value, sizes: Mapping[int, in
     return generator.integers(0, 2, shape).astype(dtype)
 
 
-_ALWAYS = 1 << 22  # elements of an array that is unpacked, however few are needed
 _BEGINNINGS = (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06")  # of .npy, of an archive, and of an empty one
 
 
-def load_arrays(path: str | Path, most: int | None = None) -> Array | dict[str, Array]:
+def load_arrays(path: str | Path) -> Array | dict[str, Array]:
     """Return the array of a .npy file, or name -> array of a .npz file.
-
-    Args:
-        path: the path of the file.
-        most: the most elements of an array that is needed; arrays in an archive that are much larger are not unpacked.
 
     Raises:
         OSError: the file cannot be read.
@@ -244,9 +235,6 @@ def load_arrays(path: str | Path, most: int | None = None) -> Array | dict[str, 
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
-            if most is not None:
-                for member in loaded.zip.namelist():
-                    _require_size(loaded.zip, member, max(most, _ALWAYS))
             arrays = {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError):
         raise
@@ -255,13 +243,3 @@ def load_arrays(path: str | Path, most: int | None = None) -> Array | dict[str, 
     if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
         raise ValueError(f"{other[0]!r} in it is not an array")
     return arrays
-
-
-def _require_size(archive: zipfile.ZipFile, member: str, most: int) -> None:
-    """Raise ValueError if an array of an archive has more elements, by its header."""
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, _ = read(file)
-    if math.prod(shape) > most:
-        raise ValueError(f"{member!r} in it has the shape {list(shape)}, which is more than is needed")

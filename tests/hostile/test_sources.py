@@ -11,13 +11,8 @@ import pytest
 
 import delegate
 from delegate.common.files import read_text, replacing, write_text
-from delegate.config import load_config
 from delegate.errors import ProgramError
-from delegate.partitioner.saved import SavedPlan
-from delegate.placement.lock import Lock
 from delegate.program import file
-from delegate.runtime.arguments import load_arrays
-from tests.support.hostile import require_no_wait
 from tests.support.programs import dynamic, static
 
 
@@ -71,24 +66,6 @@ def test_a_member_that_is_no_program_is_not_unpacked(tmp_path):
 def test_a_member_that_becomes_much_more_is_refused(tmp_path):
     with pytest.raises(ProgramError, match=r"expands .* to 73400320 bytes, a ratio above 10.*store it in the archive"):
         file.load(member(tmp_path / "a.zip", b"\x89DLG\r\n\x1a\n" + bytes((70 << 20) - 8)))
-
-
-READERS = {
-    "a plan": SavedPlan.load,
-    "a lock": Lock.load,
-    "costs": lambda path: read_text(path, "costs", ""),
-    "a configuration": load_config,
-    "a program": delegate.load,
-    "arrays": load_arrays,
-    "a plan to write": lambda path: write_text(path, "text", "the plan"),
-    "a program to write": lambda path: file.save(static(), path),
-}
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
-@pytest.mark.parametrize("kind", READERS)
-def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(kind, tmp_path):
-    require_no_wait(READERS[kind], tmp_path / "pipe")
 
 
 def test_a_pipe_of_the_shell_is_read_and_written():

@@ -19,7 +19,6 @@ from delegate.program.expr import (
     Symbol,
     SymbolSets,
     evaluate,
-    members,
     operands,
 )
 from delegate.program.model import (
@@ -126,7 +125,7 @@ def test_text_has_the_names_of_symbols():
     expr = binary(Op.LE, binary(Op.POW, S0, unary(Op.SQRT, S1)), real(0.5))
     assert expr.text(["batch", "time"]) == "((batch ** sqrt(time)) <= 0.5)"
     assert str(expr) == "((s0 ** sqrt(s1)) <= 0.5)"
-    assert members(SymbolSets().of((expr, (S1, 3), Ref(4)))) == (0, 1)
+    assert SymbolSets().of((expr, (S1, 3), Ref(4))) == {0, 1}
 
 
 BOUNDED = (Op.ADD, Op.MUL, Op.FLOORDIV, Op.MOD, Op.MAX, Op.MIN, Op.TRUEDIV, Op.TO_FLOAT, Op.FLOOR, Op.CEIL, Op.TRUNC)

@@ -16,7 +16,7 @@ import numpy as np
 
 import delegate
 from delegate.cli import output
-from delegate.cli.arrays import Array, input_names, largest_input, read_inputs
+from delegate.cli.arrays import Array, input_names, read_inputs
 from delegate.errors import InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.program.dtypes import DType
@@ -280,7 +280,7 @@ class _Run:
     def __init__(self, program: LoadedProgram, method: str, inputs: list[str]) -> None:
         self._program, self._method = program, program.method(method)
         definition = self._method.definition
-        arrays = read_inputs(self._method.name, input_names(definition), inputs, largest_input(definition))
+        arrays = read_inputs(self._method.name, input_names(definition), inputs)
         self._arguments = leaves(self._method.inputs, arrays)
 
     def results(self) -> list[Array]:
