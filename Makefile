@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # The versions that the environment gets: those that the project is developed with, or the newest ones (`make newest`).
 VERSIONS := --constraint constraints.txt
 # What is in plugins/, each a package of its own.
-PACKAGES := cuda demo devtools kernels-extra numba openvino onnxruntime llm ray remote serve torch-compile
+PACKAGES := cuda demo devtools kernels-extra numba openvino onnxruntime llm ray remote serve testing torch-compile
 
 .PHONY: demo core full test test-all newest fuzz wild deviations mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema clean
 
@@ -17,7 +17,7 @@ demo: $(READY)
 core:
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet $(VERSIONS) torch
-	$(PYTHON) -m pip install --quiet $(VERSIONS) --editable ".[xnnpack,aot,quantization,cli]" pytest pytest-xdist hypothesis
+	$(PYTHON) -m pip install --quiet $(VERSIONS) --editable ".[xnnpack,aot,quantization,cli]" --editable plugins/testing pytest-xdist
 full: $(READY)
 
 # Many tests start processes, which take less time with compiled files. Modules that tests write and change are never

@@ -55,10 +55,6 @@ _COMMANDS = {
         "delegate.cli.backends:new_backend",
         "Write an installable backend as a start; it passes the tests that every backend must pass.",
     ),
-    "check-backend": (
-        "delegate.cli.backends:check_backend",
-        "Run the tests that every backend must pass; show the supported operators and the cost of a call.",
-    ),
     "config": ("delegate.cli.upkeep:config_app", "Check a configuration, or print its schema."),
     "lock": ("delegate.cli.upkeep:lock_app", "Compare lockfiles, or check one."),
     "cache": ("delegate.cli.upkeep:cache_app", "Show or clear the cache."),

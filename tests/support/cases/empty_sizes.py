@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from delegate_testing.cases import floats
 from torch import Tensor
 from torch.export import Dim
 
 import delegate
 from delegate.testing import assert_same
-from delegate.testing.cases import floats
 from tests.support.functions import NamedFunction
 
 SIZES = (0, 3, 0, 1)

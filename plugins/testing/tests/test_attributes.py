@@ -10,9 +10,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from delegate_testing.generated.check import FAMILIES, check, comparison_property
+from delegate_testing.generated.sample import FunctionSample
 
-from delegate.testing.generated.check import FAMILIES, check, comparison_property
-from delegate.testing.generated.sample import FunctionSample
 from tests.support.availability import require
 from tests.support.lowering import answers, refused
 from tests.support.sampling import every

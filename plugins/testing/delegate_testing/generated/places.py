@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from delegate.testing.generated.sample import TRUTH, Draw, FunctionSample, dim_of, each, weight
+from delegate_testing.generated.sample import TRUTH, Draw, FunctionSample, dim_of, each, weight
 
 
 def _slice_cases(x: torch.Tensor, dim: int, start: int | None, end: int | None, step: int) -> Any:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import delegate_testing
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from delegate import testing
 from delegate.backend import aot
 from delegate.backend.aot import Backend, PreprocessResult
 from delegate.edge.node import is_static
@@ -170,7 +170,7 @@ def test_fixed_sizes_are_reported():
 
 
 def test_every_assertion_of_the_kit_has_words():
-    for path in Path(testing.__file__).parent.rglob("*.py"):
+    for path in Path(delegate_testing.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Assert):
                 assert node.msg is not None, f"{path}:{node.lineno}"

@@ -9,14 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from delegate_testing import checking, command
+from delegate_testing.checking import TIME_IS_UP, run_kit
 from typer.testing import CliRunner
 
 from delegate.backend.state import BackendState
-from delegate.cli import backends
 from delegate.cli.app import app
 from delegate.plugins import PluginState
-from delegate.testing import checking
-from delegate.testing.checking import TIME_IS_UP, run_kit
 
 TESTS = """
 import torch
@@ -92,7 +91,7 @@ def test_it_stops_after_a_time_with_each_test_once_first(
     assert {test.partition("[")[0] for test in result.not_run} == {"two_plans_are_the_same", "corrupt_blobs_do_no_harm"}
     assert not {o.test for o in result.tests} & {*result.not_run}
     state = BackendState("xnnpack", PluginState.OK, "delegate", "1.0")
-    backends._print(state, {"aot": "ok", "runtime": "ok"}, result)
+    command._print(state, {"aot": "ok", "runtime": "ok"}, result)
     shown = capsys.readouterr().out
     assert f"not run:      {result.total - 3} tests: two_plans_are_the_same (" in shown
 

@@ -1,10 +1,14 @@
-"""Comparison of results with expected results, for the kit, the project's tests and the plugins' tests."""
+"""Tools for the authors of backends: a comparison of results, and a class of pytest tests to subclass.
+
+`BackendTests` and `Case` are of the package `delegate-testing`, which is installed separately.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +16,21 @@ from torch import Tensor
 
 from delegate.edge.torch_private import pytree
 
+if TYPE_CHECKING:
+    from delegate_testing import BackendTests, Case
+
+__all__ = ["BackendTests", "Case", "assert_same", "relative_error"]
+
 _BITS = {torch.bfloat16: torch.uint16}  # NumPy has no bfloat16: the runtime returns its bits
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module("delegate_testing"), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"delegate.testing.{name} needs {error.name}: pip install ./plugins/testing") from error
 
 
 def assert_same(

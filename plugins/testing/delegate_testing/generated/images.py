@@ -7,7 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from delegate.testing.generated.sample import TRUTH, Draw, FunctionSample, each, image, weight
+from delegate_testing.generated.sample import TRUTH, Draw, FunctionSample, each, image, weight
 
 
 @st.composite

@@ -9,7 +9,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,9 +33,10 @@ from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform
 from delegate.selection import Selection, select
-from delegate.testing.cases import AWKWARD, Case
-from delegate.testing.comparison import assert_same
+from delegate.testing import assert_same
 from delegate.verdict import Reason, Verdict, no
+from delegate_testing.cases import AWKWARD, Case
+from delegate_testing.generated.check import FAMILIES, comparison_property
 
 # Code for separate processes: import the info; run a saved program; open corrupt blobs.
 _STATE = """
@@ -110,7 +110,7 @@ class BackendTests:
             cases = {name: case for name, case in self.cases.items() if case.dynamic_shapes is None}
             metafunc.parametrize("static", list(cases.values()), ids=list(cases))
         if "family" in metafunc.fixturenames:
-            metafunc.parametrize("family", _families())
+            metafunc.parametrize("family", list(FAMILIES))
 
     @pytest.fixture(autouse=True)
     def _available(self) -> None:
@@ -179,8 +179,6 @@ class BackendTests:
         """Compare operators with generated attributes, shapes and strides, and generated programs, with eager."""
         if reason := self.exceptions.get(family):
             pytest.skip(reason)
-        from delegate.testing.generated.check import comparison_property
-
         config = {**self._config, "cache": {"enabled": False}}
         comparison_property(family, config, self.tolerance, self.examples, delegated_only=True)()
 
@@ -354,16 +352,6 @@ class BackendTests:
             expected = case.module(*args)
         leaves = [leaf.detach() for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
         assert_same(results, leaves, self.tolerance if case.tolerance is None else case.tolerance)
-
-
-def _families() -> list[Any]:
-    """Return the family names of generated cases."""
-    if find_spec("hypothesis") is None:
-        absent = pytest.mark.skip(reason="Hypothesis is not installed: pip install hypothesis")
-        return [pytest.param("", marks=absent, id="all")]
-    from delegate.testing.generated.check import FAMILIES
-
-    return list(FAMILIES)
 
 
 def arrays_of(values: Any) -> list[Any]:

@@ -14,11 +14,11 @@ import delegate
 from delegate.compiled import CompiledProgram
 from delegate.edge.torch_private import pytree
 from delegate.errors import BackendFailed, DelegateError, ExecutionError
-from delegate.testing.comparison import assert_same
-from delegate.testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles
-from delegate.testing.generated.places import places, programs
-from delegate.testing.generated.sample import FunctionSample, vary
-from delegate.testing.generated.tensors import activations, binaries, norms, products, reductions
+from delegate.testing import assert_same
+from delegate_testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles
+from delegate_testing.generated.places import places, programs
+from delegate_testing.generated.sample import FunctionSample, vary
+from delegate_testing.generated.tensors import activations, binaries, norms, products, reductions
 
 FAMILIES: dict[str, st.SearchStrategy[FunctionSample]] = {
     "pools": pools(),

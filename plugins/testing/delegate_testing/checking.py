@@ -24,8 +24,8 @@ from delegate.errors import DelegateError
 from delegate.plugins import one_line
 from delegate.program.file import serialize
 from delegate.report.rows import NodeReport
-from delegate.testing.backend import BackendTests, arrays_of
-from delegate.testing.cases import COMMON, Case
+from delegate_testing.cases import COMMON, Case
+from delegate_testing.kit import BackendTests, arrays_of
 
 _CALLS = 300  # measured for the median
 QUICK = 27.0  # seconds from the start of a quick check until its last test begins
@@ -37,7 +37,7 @@ _SLOW = frozenset(
     }
 )  # fmt: skip
 TIME_IS_UP = "the time of --quick is up"
-_KIT = "from delegate.testing.checking import kit_of\nTestKit = kit_of({name!r}, {tests!r})\n"
+_KIT = "from delegate_testing.checking import kit_of\nTestKit = kit_of({name!r}, {tests!r})\n"
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,9 @@ def run_kit(
         DelegateError: the file has no such class, or pytest-xdist is absent.
     """
     if workers and find_spec("xdist") is None:
-        raise DelegateError("several processes need pytest-xdist", remedy="pip install pytest-xdist, or leave out -n")
+        raise DelegateError(
+            "several processes need pytest-xdist", remedy="pip install 'delegate-testing[parallel]', or leave out -n"
+        )
     collected = _Collected(report, max(seconds, _LEAST))
     if not cases_of(name):
         what = "it supports no node of the common modules"

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from delegate.testing.generated.sample import TRUTH, Draw, FunctionSample, dim_of, image, shape_of, weight
+from delegate_testing.generated.sample import TRUTH, Draw, FunctionSample, dim_of, image, shape_of, weight
 
 _NUMBERS = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, -0.5, -1.0, 0.0])
 _ACTIVATIONS: dict[str, tuple[Any, dict[str, st.SearchStrategy[Any]]]] = {
