@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from delegate.backend.info import Availability, BackendAlias, BackendInfo
 from delegate.common import vendor_output
-from delegate.common.field_checks import mapping, text, texts
+from delegate.common.field_checks import text
 from delegate.errors import BackendUnavailable
 from delegate.plugins import InstalledPlugin, Plugin, PluginState, UnusablePlugin, import_plugin, load_object, one_line
 
@@ -133,48 +133,21 @@ def to_json(answer: BackendState | BackendAlias) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any], plugin: Plugin) -> BackendState | BackendAlias:
-    """Read the answer about a plugin that `to_json` wrote; raises KeyError, TypeError or ValueError for other JSON."""
+    """Read what `to_json` wrote about a plugin; raises LookupError, TypeError or ValueError for other JSON."""
     if "alias" in data:
-        (given,) = (mapping(data, key) for key in data)  # it is alone
-        alias = BackendAlias(**{**given, "stands_for": texts(given, "stands_for")})
+        alias = BackendAlias(**{**data["alias"], "stands_for": tuple(data["alias"]["stands_for"])})
         _require_name(alias.name, plugin)
         return alias
     info = availability = None
-    state = PluginState(text(data, "state"))
-    if state is not PluginState.BROKEN:
-        given = mapping(data, "info")
-        lists = {"api_version": tuple(given["api_version"]), "noise": texts(given, "noise")}
-        info = BackendInfo(**{**given, **lists}, probe=partial(_probe_of, plugin.value))
+    if "info" in data:
+        lists = {name: tuple(data["info"][name]) for name in ("api_version", "noise")}
+        info = BackendInfo(**{**data["info"], **lists}, probe=partial(_probe_of, plugin.value))
         vendor_output.expect(info.noise)
         _require_name(info.name, plugin)
-    if state in (PluginState.OK, PluginState.UNAVAILABLE):
-        found = mapping(data, "availability")
-        versions = {library: text(mapping(found, "versions"), library) for library in found["versions"]}
-        availability = Availability(**{**found, "versions": versions, "devices": texts(found, "devices")})
-        if availability.ok != (state is PluginState.OK):
-            raise ValueError(f"it is {state}, but its probe reports otherwise")
+    if "availability" in data:
+        availability = Availability(**{**data["availability"], "devices": tuple(data["availability"]["devices"])})
     words = {key: text(data, key) for key in ("detail", "remedy", "traceback")}
-    return BackendState.of(plugin, state, info=info, availability=availability, **words)
-
-
-def check_answer(data: Mapping[str, Any], question: str, plugin: Plugin) -> None:
-    """Raise KeyError, TypeError or ValueError for an answer that no plugin returns.
-
-    Args:
-        data: the answer to a question of `probing`, or the problem of a process without an answer.
-        question: "probe", "aot", "runtime" or "use".
-        plugin: the plugin that the answer is about.
-    """
-    if data.keys() in ({"problem", "traceback"}, {"absent", "remedy"}):
-        texts({"answer": [*data.values()]}, "answer")
-    elif question == "probe":
-        from_json(data, plugin)
-    elif data.keys() != ({"options"} if question == "aot" else set()):
-        raise KeyError(f"the keys {sorted(data)}")
-    elif question == "aot":
-        properties = mapping({"properties": {}, **mapping(data, "options")}, "properties")
-        for name in properties:
-            mapping(properties, name)
+    return BackendState.of(plugin, PluginState(data["state"]), info=info, availability=availability, **words)
 
 
 def _require_name(name: str, plugin: Plugin) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ class BackendStates:
             for name, claims in self._plugins.items()
             if name not in self._states and not BackendState.refused(claims, self._blocked)
         ]
-        with self._asking():  # else they are probed one by one, in this process
+        with contextlib.suppress(OSError):  # else they are probed one by one, in this process
             answers = self._prober.ask_all({plugin: [plugin.value] for plugin in plugins}, "probe")
             found = dict(zip(plugins, answers, strict=True))
             for plugin in sorted(plugins, key=lambda p: "alias" in found[p].data):  # after the backends of the alias
@@ -107,7 +107,7 @@ class BackendStates:
         """Create both parts of plugins in separate processes; return the answers. None if no process can be started."""
         plugins = {self._plugins[info.name][0]: info for info in infos}
         if plugins:
-            with self._asking():
+            with contextlib.suppress(OSError):
                 imports = {plugin: [plugin.value, info.aot, info.runtime] for plugin, info in plugins.items()}
                 answers = self._prober.ask_all(imports, "use")
                 return [(plugin, answer.data) for plugin, answer in zip(plugins, answers, strict=True)]
@@ -128,17 +128,9 @@ class BackendStates:
 
         return Prober(refresh=self._refresh)
 
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Return a context that ends if no process can be started here."""
-        from delegate.processes.probing import CannotAsk
-
-        with contextlib.suppress(CannotAsk):
-            yield
-
     def _probe(self, plugin: Plugin, *, refresh: bool = False) -> BackendState:
         """Probe a plugin in a separate process, or in this one if no process can be started."""
-        with self._asking():
+        with contextlib.suppress(OSError):
             return self._state_of_answer(plugin, self._prober.ask(plugin, "probe", [plugin.value], refresh=refresh))
         return self._probe_here(plugin)
 
@@ -150,13 +142,13 @@ class BackendStates:
         """Return the state that the answer of a probe describes."""
         if "problem" in answer.data:
             return replace(_describe_failure(plugin, answer.data), kept=answer.cached)
-        try:
+        facts: BackendState | BackendAlias | None = None
+        with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
             facts = from_json(answer.data, plugin)
-        except (LookupError, TypeError, ValueError, AttributeError):
-            return BackendState.broken(plugin, "returns an invalid answer when it is probed")
-        state = self._state_of(facts, plugin)
-        if answer.cached and state.state is PluginState.BROKEN and isinstance(facts, BackendAlias):
-            return self._probe(plugin, refresh=True)  # the cached names are of no backend
+        wrong = BackendState.broken(plugin, "returns an invalid answer when it is probed")
+        state = wrong if facts is None else self._state_of(facts, plugin)
+        if answer.cached and state.state is PluginState.BROKEN and not isinstance(facts, BackendState):
+            return self._probe(plugin, refresh=True)  # the cached answer is of another version, or names no backend
         return replace(state, kept=answer.cached)
 
     def _state_of(self, facts: BackendState | BackendAlias, plugin: Plugin) -> BackendState:

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from delegate.backend.info import BackendInfo
-from delegate.backend.state import check_answer, load_part, probe_plugin, schema_of, to_json
+from delegate.backend.state import load_part, probe_plugin, schema_of, to_json
 from delegate.cache.runtime.folder import PLUGINS, VARIABLE, cache_folder, private
 from delegate.cache.runtime.store import Entry, Store
 from delegate.common.field_checks import amount, mapping
@@ -49,11 +49,6 @@ _IGNORED = frozenset({
 })  # fmt: skip
 _IGNORED_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
 _USAGE_DATA = ("TELEMETRY", "USAGE_STATS")  # variables that `delegate.usage_data.opt_out` sets in some processes
-_IN_MEMORY: dict[str, dict[str, Any]] = {}  # answers if the cache on disk is off
-
-
-class CannotAsk(Exception):
-    """No process can be started here."""
 
 
 class Answer(NamedTuple):
@@ -88,20 +83,17 @@ class Prober:
             refresh: ignore the cached answer.
 
         Raises:
-            CannotAsk: no process can be started here.
+            OSError: no process can be started here.
         """
         sources = [tuple(_sources(path.partition(":")[0])) for path in paths]
         key_parts = (_FORMAT, question, tuple(plugin), tuple(paths), self._surroundings, sources)
         key = hashlib.sha256(repr(key_parts).encode(errors="surrogatepass")).hexdigest()
-        if not (refresh or self._refresh):
-            read = partial(_read_answer, question, plugin)
-            data = _IN_MEMORY.get(key) if self._store is None else self._store.read(key, read)
-            if data is not None:
-                return Answer(data, cached=True)
+        if self._store is not None and not (refresh or self._refresh):
+            cached = self._store.read(key, _read_answer)
+            if cached is not None:
+                return Answer(cached, cached=True)
         data = _ask(plugin, question)
-        if self._store is None:
-            _IN_MEMORY[key] = data
-        else:
+        if self._store is not None:
             self._store.put(key, {"time": time.time(), "answer": data}, [])
         return Answer(data, cached=False)
 
@@ -113,7 +105,7 @@ class Prober:
             question: "probe" or "use".
 
         Raises:
-            CannotAsk: no process can be started here.
+            OSError: no process can be started here.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -131,20 +123,15 @@ class Prober:
         return None if folder is None else Store(folder / PLUGINS, _MOST_BYTES)
 
 
-def _read_answer(question: str, plugin: Plugin, entry: Entry) -> dict[str, Any]:
-    """Return the answer in a cache entry; raises an exception if it is impossible or too old."""
-    answer = dict(mapping(entry.about, "answer"))
-    check_answer(answer, question, plugin)
+def _read_answer(entry: Entry) -> dict[str, Any]:
+    """Return the answer in a cache entry; raises ValueError if it is too old."""
     if abs(time.time() - amount(entry.about, "time")) >= MAX_AGE:
         raise ValueError("it is too old")
-    return answer
+    return dict(mapping(entry.about, "answer"))
 
 
 def _ask(plugin: Plugin, question: str) -> dict[str, Any]:
-    try:
-        process = Process(f"{__name__}:questions", is_quiet=True)
-    except OSError as error:
-        raise CannotAsk(str(error)) from error
+    process = Process(f"{__name__}:questions", is_quiet=True)
     try:
         if question == "use":
             process.ask("import torch", limit=AOT_LIMIT)
@@ -154,7 +141,7 @@ def _ask(plugin: Plugin, question: str) -> dict[str, Any]:
         return answer
     except ProcessEnded as end:
         if not end.has_started:
-            raise CannotAsk(end.ending) from end
+            raise ChildProcessError(end.ending) from end
         return {"problem": f"{end.ending} {_ACTIVITY[question]}", "traceback": end.output}
     finally:
         process.end()
