@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # The versions that the environment gets: those that the project is developed with, or the newest ones (`make newest`).
 VERSIONS := --constraint constraints.txt
 # What is in plugins/, each a package of its own.
-PACKAGES := cuda demo devtools kernels-extra numba openvino onnxruntime llm ray remote serve testing torch-compile
+PACKAGES := vendor-kit cuda demo devtools kernels-extra numba openvino onnxruntime llm ray remote serve testing torch-compile
 
 .PHONY: demo core full test test-all newest fuzz wild deviations mutation test-slow test-models docs gpu-software browser pictures plugins dist lint format bench bench-peers schema clean
 

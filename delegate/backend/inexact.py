@@ -1,11 +1,7 @@
-"""Checks for libraries that change results: of empty tensors, zeros, 16-bit floats and NaN.
+"""Checks for libraries that change results: of empty tensors, 16-bit floats and NaN.
 
 Empty tensors: a dynamic size may be 0, so a sum over it is 0, a mean is NaN, and so on. Some libraries return what was
 in memory, others fail. torch raises an error for the largest of no elements, which libraries do not.
-
-Zeros: some libraries replace x * 0.0 by 0.0, or multiply the weights of the product that computed x by 0.0, which drop
-the sum in x + 0.0. That loses the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients read, and products
-also lose NaN and infinity.
 
 Rounding: some libraries compute a partition in one precision and round its results at the boundary alone. Such a
 library drops a cast to a 16-bit float within a partition. That is harmless if the program is in that dtype anyway, as
@@ -13,16 +9,12 @@ the values only have more digits between two operators. It is wrong if the cast 
 e.g. in `x.half().float()` of float32. It is also wrong if a wider dtype shows the digits that a 16-bit result does not
 have, or a number for its infinity. An example is `(x * 1000).float()` of float16.
 
-NaN: a backend whose library loses NaN has a field `nan: Nan` among its options, and a predicate of the nodes that lose
-it. With `exact` it refuses these nodes, so that other backends run them, or lowers them to more operators that keep
-NaN. With `fast` it accepts them, and the report names them in each partition, unless the program tests their results.
+NaN: a backend whose library loses NaN has a field `nan: Nan` among its options.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Annotated, Any, Literal
 
 import torch
@@ -30,8 +22,7 @@ from pydantic import Field
 from torch.fx import Node
 
 from delegate.backend.region import Region
-from delegate.backend.special_values import find_test
-from delegate.edge.node import arguments, base_name, is_constant, op_name, tensor, tensors
+from delegate.edge.node import base_name, is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 # Operators that add up products over a size.
@@ -40,7 +31,6 @@ PRODUCTS = frozenset(
 )
 # Reductions that have no result for no elements.
 EXTREMES = frozenset(f"aten.{name}" for name in ("amax", "amin", "aminmax", "argmax", "argmin", "max", "min"))
-MEANS = frozenset(f"aten.{name}" for name in ("mean", "std", "var", "var_mean"))
 
 
 def collapsed_sizes(region: Region, operators: Set[str] | None = None) -> dict[str, str]:
@@ -76,35 +66,6 @@ def _at(size: Any, symbols: Mapping[Any, Any]) -> Any:
     return size.node.expr.subs(symbols) if isinstance(size, torch.SymInt) else size
 
 
-_FOLDED = frozenset(f"aten.{name}.{form}" for name in ("mul", "add", "sub", "rsub") for form in ("Tensor", "Scalar"))
-_QUOTIENTS = frozenset({"aten.div.Tensor", "aten.div.Scalar"})
-_WHY = "the library folds the operand 0, which loses the signs of zeros"
-
-
-def keeps_zero(node: Node) -> Verdict:
-    """No number 0 among the operands of a sum, a difference or a product of floats, and no divisor -0.0."""
-    if _is_folded(node) and any(isinstance(a, int | float) and a == 0 for a in node.args[:2]):
-        return no(Reason.INACCURATE, _WHY)
-    if op_name(node) in _QUOTIENTS and isinstance(node.args[1], float) and str(node.args[1]) == "-0.0":
-        return no(Reason.INACCURATE, "the library may lose the sign of the divisor")
-    return YES
-
-
-def constants_of_zero(region: Region) -> dict[str, str]:
-    """Return the nodes with an operand that is a constant 0 of one element: name -> reason, for a refusal."""
-    zeros = {n for n, value in region.constants.items() if value.numel() == 1 and not value.any()}
-    return {n.name: _WHY for n in region.calls if _is_folded(n) and any(_is_one_of(zeros, a) for a in n.args[:2])}
-
-
-def _is_folded(node: Node) -> bool:
-    return op_name(node) in _FOLDED and tensor(node).dtype.is_floating_point
-
-
-def _is_one_of(nodes: Set[Node], operand: object) -> bool:
-    """Return true for an operand that is one of some nodes; a symbolic number is none, and has no hash."""
-    return isinstance(operand, Node) and operand in nodes
-
-
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 # Operators that copy elements, beside views.
 _COPIES = frozenset(
@@ -113,12 +74,6 @@ _COPIES = frozenset(
 )
 # Predicates that distinguish a number from the infinity that a 16-bit float overflows to.
 _OF_OVERFLOW = frozenset(f"aten.{name}.default" for name in ("isfinite", "isinf", "isnan", "isneginf", "isposinf"))
-# Operators for which torch does not round a number to float16.
-_SCALE = frozenset(
-    f"aten.{name}"
-    for name in ("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
-)
-_SMALLEST_HALF = 2.0**-14
 _MAX_OPERATORS = 64  # of a section in float32 within a program of 16-bit floats
 
 
@@ -141,23 +96,6 @@ def returns_to_half(node: Node) -> Verdict:
             return no(Reason.INACCURATE, f"it rounds {name}, whose own dtype is {dtype}")
         stack += value.all_input_nodes
     return YES
-
-
-def keeps_factor(node: Node) -> Verdict:
-    """Return a refusal of a factor or divisor that float16 does not hold, for libraries that round numbers to it.
-
-    Torch computes with the number itself. Another last digit is accepted, but no other rounded quotient.
-    """
-    if op_name(node) not in _SCALE or tensor(node).dtype is not torch.float16:
-        return YES
-    number = node.args[1]
-    if not isinstance(number, int | float) or math.isnan(number):
-        return YES
-    rounded = torch.tensor(float(number), dtype=torch.float64).half().item()
-    is_rounded = arguments(node).get("rounding_mode") is not None
-    if rounded == number or (not is_rounded and _SMALLEST_HALF <= abs(rounded) < math.inf):
-        return YES
-    return no(Reason.INACCURATE, f"{number} would be rounded to {rounded} in float16")
 
 
 def find_unrounded(region: Region) -> dict[str, str]:
@@ -211,8 +149,6 @@ def _is_wide(node: Node, half: torch.dtype) -> bool:
     return any(t.dtype.is_floating_point and t.dtype is not half for t in tensors(node))
 
 
-Loses = Callable[[Node], bool]
-
 Nan = Annotated[
     Literal["exact", "fast"],
     Field(
@@ -222,42 +158,7 @@ Nan = Annotated[
 ]
 
 
-def keeps_nan(node: Node, loses: Loses, nan: Nan) -> Verdict:
-    """Refuse a node that loses NaN if the option is `exact`, or if the program tests its results for NaN or infinity.
-
-    Args:
-        node: a node of the program, with its users.
-        loses: returns true for nodes that lose NaN.
-        nan: the option.
-    """
-    if not loses(node):
-        return YES
-    if nan == "exact":
-        return no(Reason.INACCURATE, "the library loses NaN there, but nan: exact is requested")
-    if (test := find_test(node)) is not None:
-        what = op_name(test).split(".")[1]
-        return no(Reason.INACCURATE, f"the library loses NaN there, and {what} tests its results for NaN or infinity")
-    return YES
-
-
-def nan_notes(region: Region, loses: Loses) -> Iterator[str]:
-    """Yield the note of a region whose nodes lose NaN."""
-    return note_of(op_name(n) for n in region.calls if n.target is not operator.getitem and loses(n))
-
-
 def note_of(operators: Iterable[str]) -> Iterator[str]:
     """Yield the note of operators that lose NaN; nothing if there are none."""
     if names := sorted({name.split(".")[1] for name in operators}):
         yield f"nan: fast, may become a number in {', '.join(names)}"
-
-
-def floats_of(operators: Set[str]) -> Loses:
-    """Return the predicate for nodes of these operators that read floats."""
-    return lambda node: op_name(node) in operators and reads_floats(node)
-
-
-def reads_floats(node: Node) -> bool:
-    """Return true for an operator that reads a tensor of floats."""
-    return node.target is not operator.getitem and any(
-        t.dtype.is_floating_point for n in node.all_input_nodes for t in tensors(n)
-    )

@@ -292,6 +292,8 @@ class SelectedBackend:
 
     def _identity(self, part: Backend, state: BackendState) -> str | None:
         packages = {c.__module__.partition(".")[0] for c in self._class.__mro__}
+        required = {line.partition(" ")[0] for line in versions_of(state.owner)}
+        packages |= {name for name in required & sys.modules.keys() if name.startswith("delegate_")}
         code = [code_of(package) for package in sorted(packages - sys.stdlib_module_names)]
         if state.owner != OWN:
             code.append(files_of(state.owner))

@@ -11,6 +11,18 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import openvino
 import torch
+from delegate_vendor_kit.special_values import (
+    EXTREMES,
+    MEANS,
+    PASSING,
+    constants_of_zero,
+    extremes_of_infinity,
+    floats_of,
+    keeps_infinity,
+    keeps_nan,
+    keeps_zero,
+    nan_notes,
+)
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
@@ -18,24 +30,11 @@ from delegate.backend import aot, run_time_ranges
 from delegate.backend.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backend.asking import AskingBackend
 from delegate.backend.deviations import deviations_of
-from delegate.backend.inexact import (
-    MEANS,
-    PRODUCTS,
-    Nan,
-    collapsed_sizes,
-    constants_of_zero,
-    find_unrounded,
-    floats_of,
-    keeps_nan,
-    keeps_zero,
-    nan_notes,
-    returns_to_half,
-)
+from delegate.backend.inexact import PRODUCTS, Nan, collapsed_sizes, find_unrounded, returns_to_half
 from delegate.backend.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backend.quantizable import QuantizationScheme
 from delegate.backend.region import ranges_of_sizes, shape_without, size_range
 from delegate.backend.resizing import NEAREST, exact_factors, factors_of, known_or_multiplied, rounds_as_torch
-from delegate.backend.special_values import EXTREMES, PASSING, extremes_of_infinity, keeps_infinity
 from delegate.edge.node import arguments, is_static, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.convert import NotConverted, plain, shape_of, to_openvino, whole_operators

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import openvino
 import torch
+from delegate_vendor_kit.sums import sums_in_stages
 from openvino import opset13 as opset
 from openvino.frontend import FrontEndManager
 from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
@@ -19,7 +20,6 @@ from torch.fx import Graph, GraphModule, Node, map_arg
 
 from delegate.backend.aot import Region
 from delegate.backend.exported import exported_program
-from delegate.backend.long_sums import sums_in_stages
 from delegate.backend.resizing import NEAREST, has_known_sizes, keeps_operator, nearest_pixels
 from delegate.edge.node import arguments, op_name, tensor
 from delegate_openvino.attention import zero_where_nothing_is_seen

@@ -13,14 +13,7 @@ from typing import Any
 
 import numpy as np
 import openvino
-from openvino import opset13 as opset
-from torch.fx import Node
-
-from delegate.backend import run_time_ranges
-from delegate.backend.aot import Region, RegionRefused
-from delegate.backend.lowering import LoweringTable
-from delegate.backend.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, is_known
-from delegate.backend.quantized_layers import (
+from delegate_vendor_kit.quantized_layers import (
     EMBEDDING,
     LAYERS,
     Layer,
@@ -31,6 +24,13 @@ from delegate.backend.quantized_layers import (
     match_integers,
     match_table,
 )
+from openvino import opset13 as opset
+from torch.fx import Node
+
+from delegate.backend import run_time_ranges
+from delegate.backend.aot import Region, RegionRefused
+from delegate.backend.lowering import LoweringTable
+from delegate.backend.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, is_known
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
 from delegate_openvino.compressed import compressed, storage_bits, with_scales_of_rows

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from delegate_vendor_kit.quantized_layers import Layer, Ranges, find_layer
 from torch.fx import Node
 
 from delegate.backend.qdq import DEQUANTIZE, QUANTIZE, is_known
-from delegate.backend.quantized_layers import Layer, Ranges, find_layer
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 from delegate_openvino.compressed import group_of_activations, storage_bits

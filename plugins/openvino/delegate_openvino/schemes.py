@@ -6,7 +6,7 @@ OpenVINO 2026.4 executes: tests/test_integers.py asserts that each row runs in i
 
 from __future__ import annotations
 
-from delegate.backend.quantizable import integer_operators, library_schemes
+from delegate_vendor_kit.schemes import integer_operators, library_schemes
 
 SCHEMES = library_schemes(
     products=("aten.bmm.default", "aten.matmul.default"),

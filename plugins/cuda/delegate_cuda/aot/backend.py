@@ -7,21 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from delegate_vendor_kit.special_values import constants_of_zero, floats_of, keeps_nan, keeps_zero, nan_notes
 from pydantic import Field, NonNegativeInt, field_validator
 from torch.fx import Node
 
 from delegate.backend import aot
 from delegate.backend.aot import PreprocessResult, Region, RegionRefused
 from delegate.backend.exported import exported_program
-from delegate.backend.inexact import (
-    Nan,
-    collapsed_sizes,
-    constants_of_zero,
-    floats_of,
-    keeps_nan,
-    keeps_zero,
-    nan_notes,
-)
+from delegate.backend.inexact import Nan, collapsed_sizes
 from delegate.backend.lowering import TableBackend
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor

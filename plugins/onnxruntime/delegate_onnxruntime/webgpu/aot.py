@@ -6,13 +6,21 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
+from delegate_vendor_kit.special_values import (
+    EXTREMES,
+    MOVES,
+    PASSING,
+    keeps_infinity,
+    keeps_nan,
+    nan_notes,
+    reads_floats,
+)
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
 from delegate.backend import aot
 from delegate.backend.aot import PreprocessResult, Region
-from delegate.backend.inexact import Nan, keeps_nan, nan_notes, reads_floats
-from delegate.backend.special_values import EXTREMES, MOVES, PASSING, keeps_infinity
+from delegate.backend.inexact import Nan
 from delegate.edge.node import op_name, tensors
 from delegate.errors import BackendUnavailable
 from delegate.verdict import Reason, Verdict, no

@@ -8,12 +8,13 @@ from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import torch
+from delegate_vendor_kit.special_values import keeps_nan, nan_notes
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch.fx import Node
 
 from delegate.backend import aot
 from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused
-from delegate.backend.inexact import Nan, keeps_nan, nan_notes
+from delegate.backend.inexact import Nan
 from delegate.backend.quantizable import QuantizationScheme
 from delegate.edge.node import is_static, tensors
 from delegate.errors import LoweringError, did_you_mean

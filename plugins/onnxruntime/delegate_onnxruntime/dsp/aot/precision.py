@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from delegate_vendor_kit.special_values import MOVES, NAMING, PADDING, PASSING, Held, held_infinities, infinities
 from torch.fx import Node
 
 from delegate.backend.region import Region
-from delegate.backend.special_values import MOVES, NAMING, PADDING, PASSING, Held, held_infinities, infinities
 from delegate.edge.node import is_constant, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 

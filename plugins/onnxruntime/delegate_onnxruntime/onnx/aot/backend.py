@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from delegate_vendor_kit.special_values import MEANS, constants_of_zero, keeps_factor, keeps_zero
+from delegate_vendor_kit.sums import sums_in_stages
 from torch.fx import Node
 
 from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backend.exported import exported_program
-from delegate.backend.inexact import MEANS, collapsed_sizes, constants_of_zero, keeps_factor, keeps_zero
-from delegate.backend.long_sums import sums_in_stages
+from delegate.backend.inexact import collapsed_sizes
 from delegate.backend.lowering import LoweringTable, TableBackend
 from delegate.edge.node import tensor
 from delegate.verdict import Reason, Verdict, no

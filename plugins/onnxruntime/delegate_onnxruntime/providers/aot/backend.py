@@ -10,16 +10,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from delegate_vendor_kit.special_values import PASSING, POOLS, floats_of, keeps_infinity, keeps_nan, nan_notes
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
 from delegate.backend import aot, run_time_ranges
 from delegate.backend.aot import Claim, PreprocessResult, Region
-from delegate.backend.inexact import Nan, floats_of, keeps_nan, nan_notes
+from delegate.backend.inexact import Nan
 from delegate.backend.lowering import conditions, of_dtypes
 from delegate.backend.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backend.quantizable import QuantizationScheme
-from delegate.backend.special_values import PASSING, POOLS, keeps_infinity
 from delegate.edge.node import op_name
 from delegate.verdict import Verdict
 from delegate_onnxruntime.onnx.aot.backend import OnnxBackend

@@ -18,14 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import Node
-from torch.onnx.ops import _symbolic_impl  # the operators that torch.onnx.ops.symbolic adds to a graph
-
-from delegate.backend import run_time_ranges
-from delegate.backend.aot import Region, RegionRefused
-from delegate.backend.lowering import LoweringTable
-from delegate.backend.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, Array, Coded, is_known
-from delegate.backend.quantized_layers import (
+from delegate_vendor_kit.quantized_layers import (
     EMBEDDING,
     LAYERS,
     Layer,
@@ -35,7 +28,14 @@ from delegate.backend.quantized_layers import (
     known_value,
     match_integers,
 )
-from delegate.backend.run_time_ranges import RunTimeRange
+from delegate_vendor_kit.run_time_ranges import RunTimeRange
+from torch.fx import Node
+from torch.onnx.ops import _symbolic_impl  # the operators that torch.onnx.ops.symbolic adds to a graph
+
+from delegate.backend import run_time_ranges
+from delegate.backend.aot import Region, RegionRefused
+from delegate.backend.lowering import LoweringTable
+from delegate.backend.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, Array, Coded, is_known
 from delegate.edge.node import META_CONSTANT, arguments, op_name, tensor
 from delegate.edge.program import META_VALUE
 from delegate_onnxruntime.providers.aot.patterns import (

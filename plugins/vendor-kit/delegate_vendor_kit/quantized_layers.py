@@ -24,10 +24,10 @@ from delegate.backend.qdq import (
     find_scaled_product,
     is_known,
 )
-from delegate.backend.quantizable import FUSES
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, is_constant, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
+from delegate_vendor_kit.schemes import FUSES
 
 LINEAR = "aten.linear.default"
 EMBEDDING = "aten.embedding.default"

@@ -14,10 +14,10 @@ from torch.fx import Node
 
 from delegate.backend.aot import Claim, Region
 from delegate.backend.qdq import chain
-from delegate.backend.quantized_layers import decodes_to_float32
 from delegate.edge.build import make_like
 from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import Reason, Verdict, no
+from delegate_vendor_kit.quantized_layers import decodes_to_float32
 
 PATTERN = "quantized at run time, in floats"
 _ROWS = (  # operators that choose a range for each row, of int8 and around any zero point

@@ -1,19 +1,30 @@
-"""What a program does with NaN and infinities: where it names them, and where it tests for them.
+"""What a program does with NaN, infinities and zeros: where it names them, and where it tests for them.
 
 A library that loses them must not run an operator whose results the program tests, or a maximum of numbers that the
 program has replaced by an infinity.
+
+NaN: a backend whose library loses NaN has a field `nan: Nan` among its options, and a predicate of the nodes that lose
+it. With `exact` it refuses these nodes, so that other backends run them, or lowers them to more operators that keep
+NaN. With `fast` it accepts them, and the report names them in each partition, unless the program tests their results.
+
+Zeros: some libraries replace x * 0.0 by 0.0, or multiply the weights of the product that computed x by 0.0, which drop
+the sum in x + 0.0. That loses the sign of zeros, which `signbit`, `copysign`, `atan2` and quotients read, and products
+also lose NaN and infinity.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+import operator
+from collections.abc import Callable, Iterator, Mapping, Set
 from types import MappingProxyType
 
+import torch
 from torch.fx import Node
 
+from delegate.backend.inexact import Nan, note_of
 from delegate.backend.region import Region
-from delegate.edge.node import op_name, tensors
+from delegate.edge.node import arguments, op_name, tensor, tensors
 from delegate.verdict import YES, Reason, Verdict, no
 
 _FAR = 64  # operators that are looked at before or after a node
@@ -145,3 +156,96 @@ def extremes_of_infinity(region: Region, extremes: Set[str], passing: Set[str]) 
     calls = [node for node in region.calls if op_name(node) in extremes]
     held = held_infinities(region, passing) if calls else {}
     return {node.name: _LARGEST for node in calls if held and infinities(node, passing, held)}
+
+
+Loses = Callable[[Node], bool]
+
+
+def keeps_nan(node: Node, loses: Loses, nan: Nan) -> Verdict:
+    """Refuse a node that loses NaN if the option is `exact`, or if the program tests its results for NaN or infinity.
+
+    Args:
+        node: a node of the program, with its users.
+        loses: returns true for nodes that lose NaN.
+        nan: the option.
+    """
+    if not loses(node):
+        return YES
+    if nan == "exact":
+        return no(Reason.INACCURATE, "the library loses NaN there, but nan: exact is requested")
+    if (test := find_test(node)) is not None:
+        what = op_name(test).split(".")[1]
+        return no(Reason.INACCURATE, f"the library loses NaN there, and {what} tests its results for NaN or infinity")
+    return YES
+
+
+def nan_notes(region: Region, loses: Loses) -> Iterator[str]:
+    """Yield the note of a region whose nodes lose NaN."""
+    return note_of(op_name(n) for n in region.calls if n.target is not operator.getitem and loses(n))
+
+
+def floats_of(operators: Set[str]) -> Loses:
+    """Return the predicate for nodes of these operators that read floats."""
+    return lambda node: op_name(node) in operators and reads_floats(node)
+
+
+def reads_floats(node: Node) -> bool:
+    """Return true for an operator that reads a tensor of floats."""
+    return node.target is not operator.getitem and any(
+        t.dtype.is_floating_point for n in node.all_input_nodes for t in tensors(n)
+    )
+
+
+MEANS = frozenset(f"aten.{name}" for name in ("mean", "std", "var", "var_mean"))
+_FOLDED = frozenset(f"aten.{name}.{form}" for name in ("mul", "add", "sub", "rsub") for form in ("Tensor", "Scalar"))
+_QUOTIENTS = frozenset({"aten.div.Tensor", "aten.div.Scalar"})
+_WHY = "the library folds the operand 0, which loses the signs of zeros"
+
+
+def keeps_zero(node: Node) -> Verdict:
+    """No number 0 among the operands of a sum, a difference or a product of floats, and no divisor -0.0."""
+    if _is_folded(node) and any(isinstance(a, int | float) and a == 0 for a in node.args[:2]):
+        return no(Reason.INACCURATE, _WHY)
+    if op_name(node) in _QUOTIENTS and isinstance(node.args[1], float) and str(node.args[1]) == "-0.0":
+        return no(Reason.INACCURATE, "the library may lose the sign of the divisor")
+    return YES
+
+
+def constants_of_zero(region: Region) -> dict[str, str]:
+    """Return the nodes with an operand that is a constant 0 of one element: name -> reason, for a refusal."""
+    zeros = {n for n, value in region.constants.items() if value.numel() == 1 and not value.any()}
+    return {n.name: _WHY for n in region.calls if _is_folded(n) and any(_is_one_of(zeros, a) for a in n.args[:2])}
+
+
+def _is_folded(node: Node) -> bool:
+    return op_name(node) in _FOLDED and tensor(node).dtype.is_floating_point
+
+
+def _is_one_of(nodes: Set[Node], operand: object) -> bool:
+    """Return true for an operand that is one of some nodes; a symbolic number is none, and has no hash."""
+    return isinstance(operand, Node) and operand in nodes
+
+
+# Operators for which torch does not round a number to float16.
+_SCALE = frozenset(
+    f"aten.{name}"
+    for name in ("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+)
+_SMALLEST_HALF = 2.0**-14
+
+
+def keeps_factor(node: Node) -> Verdict:
+    """Return a refusal of a factor or divisor that float16 does not hold, for libraries that round numbers to it.
+
+    Torch computes with the number itself. Another last digit is accepted, but no other rounded quotient.
+    """
+    if op_name(node) not in _SCALE or tensor(node).dtype is not torch.float16:
+        return YES
+    number = node.args[1]
+    if not isinstance(number, int | float) or math.isnan(number):
+        return YES
+    rounded = torch.tensor(float(number), dtype=torch.float64).half().item()
+    is_rounded = arguments(node).get("rounding_mode") is not None
+    if rounded == number or (not is_rounded and _SMALLEST_HALF <= abs(rounded) < math.inf):
+        return YES
+    return no(Reason.INACCURATE, f"{number} would be rounded to {rounded} in float16")

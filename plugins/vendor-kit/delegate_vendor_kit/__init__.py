@@ -1,0 +1,1 @@
+"""What backends of vendors' libraries share: infinities, NaN and zeros, long sums, and layers in integers."""
