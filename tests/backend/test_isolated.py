@@ -26,17 +26,16 @@ from delegate.backend.region import content_of
 from delegate.backend.selected import SelectedBackend
 from delegate.backend.transfer import pack, unpack_region
 from delegate.compile import explain
-from delegate.errors import BackendUnavailable, LoweringError
+from delegate.errors import BackendUnavailable
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.program.file import serialize
 from delegate.registry import default_registry
 from tests.support.lowering import assert_runs, assert_same
 from tests.support.plugins import RUNTIME, Site
-from tests.support.sampling import only
 
 # Adds in the process of the compiler, and ends it in a way of its own at what else it takes.
 ENDS = """
-import ctypes, os, socket, time
+import os, socket, time
 from delegate.backend.aot import Backend, PreprocessResult
 from delegate.verdict import YES, Reason, no
 
@@ -50,11 +49,8 @@ def chatter():
             end.sendall((9).to_bytes(8, "little") + b"{'nothing")
 
 ENDS = {
-    "aten.mul.Tensor": lambda: ctypes.string_at(0),
-    "aten.sub.Tensor": lambda: os._exit(7),
     "aten.neg.default": lambda: time.sleep(600),
     "aten.sin.default": chatter,
-    "aten.cos.default": lambda: (_ for _ in ()).throw(RuntimeError("bang")),
 }
 
 class Aot(Backend):
@@ -129,30 +125,12 @@ def lower_exported(ep: torch.export.ExportedProgram, limit: float = 60.0) -> Any
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.full((2, 3), 0.5)
 
-WAYS = {
-    "signal": (lambda a, b: (a + b) * b, "its compiler was killed by SIGSEGV"),
-    "exit": (lambda a, b: (a + b) - b, "its compiler ended with exit code 7"),
-    "hang": (lambda a, b: -(a + b), "its compiler gave no answer in 3 s"),
-    "nonsense": (lambda a, b: (a + b).sin(), "its compiler returned an invalid answer"),
-}
 
-
-@pytest.mark.extended
-@pytest.mark.parametrize("way", only(["signal"], WAYS))
-def test_a_process_that_ends(ends: Site, way: str) -> None:
-    function, words = WAYS[way]
-    program = lower(function, A, B, limit=3.0 if way == "hang" else 60.0)
-    taken = {n for p in program.report.partitions for n in p.nodes}
-    assert taken == (set() if way == "hang" else {"add"})
-    assert words in str(program.report)
-    with delegate.load(serialize(program.program)) as loaded:
-        assert_same(loaded(A.numpy(), B.numpy()), function(A, B))
-
-
-@pytest.mark.slow
-def test_an_exception_is_the_backend_s(ends: Site) -> None:
-    with pytest.raises(LoweringError, match="ends failed to compile a partition: RuntimeError: bang"):
-        lower(lambda a, b: (a + b).cos(), A, B)
+def test_a_process_that_answers_nonsense(ends: Site) -> None:
+    """Crashes, exits and hangs are among the tests of broken packages."""
+    program = lower(lambda a, b: (a + b).sin(), A, B)
+    assert {n for p in program.report.partitions for n in p.nodes} == {"add"}
+    assert "its compiler returned an invalid answer" in str(program.report)
 
 
 @pytest.mark.extended

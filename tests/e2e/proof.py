@@ -18,8 +18,8 @@ from delegate.memory.planner import largest_live_sum
 from delegate.memory.storage import assign_storage
 from delegate.program.model import Program
 from delegate.registry import default_registry
-from tests.e2e.worker import Worker
 from tests.support.lowering import relative_error
+from tests.support.processes import run_without_torch
 from tests.support.zoo import Inputs, libraries
 
 MAX_ERROR = 1e-4  # 2.4e-5 is measured of resnet50
@@ -54,14 +54,13 @@ def prove(
     module: torch.nn.Module,
     calls: Sequence[Inputs],
     backends: Any,
-    worker: Worker,
     folder: Path,
 ) -> Proof:
-    """Lower and save a program, run it in the worker, and measure."""
+    """Lower and save a program, run it without torch, and measure."""
     program = delegate.to_backend(exported, backends)
     program.save(folder / "model.dlg")
     nodes = program.report.nodes
-    runs = [(worker.run(folder / "model.dlg", _arrays(given)), eager(module, given)) for given in calls]
+    runs = [(run_without_torch(folder / "model.dlg", _arrays(given)), eager(module, given)) for given in calls]
     return Proof(
         error=max(relative_error(*run) for run in runs),
         waste=max(waste(program.program, _arrays(given)) for given in calls),

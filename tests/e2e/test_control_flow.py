@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,7 +20,7 @@ from delegate.errors import LoweringError, PartitionError
 from delegate.program.model import Block, DelegateCall, Instruction, StructuredCall
 from tests.support.functions import Function
 from tests.support.lowering import answers, assert_same, compiled
-from tests.support.processes import AHEAD_OF_TIME, run
+from tests.support.processes import run_without_torch
 from tests.support.sampling import every
 
 pytestmark = [
@@ -429,28 +428,12 @@ def test_the_report_names_nodes_of_bodies() -> None:
     assert "while_loop_body_graph_0.cond" in {n.name for n in report.nodes}
 
 
-RUN = """
-import numpy as np
-import delegate
-
-with delegate.load(sys.argv[1]) as program:
-    given = np.load(sys.argv[2])
-    first, second = program(given), program(given)
-    assert all(map(np.array_equal, first, second))
-    np.savez(sys.argv[3], *second)
-"""
-
-
 def test_a_saved_program_runs_without_torch(tmp_path: Path) -> None:
     module = Nested()
     compiled(module, (X,), backends=["xnnpack"], portable=OF_NESTED).save(tmp_path / "model.dlg")
     with torch.no_grad():
         expected = list(module(X))
-    np.save(tmp_path / "in.npy", X.numpy())
-    done = run(RUN, tmp_path / "model.dlg", tmp_path / "in.npy", tmp_path / "out.npz", absent=AHEAD_OF_TIME)
-    assert done.returncode == 0, done.stderr
-    with np.load(tmp_path / "out.npz") as results:
-        assert_same([*results.values()], expected, 1e-6)
+    assert_same(run_without_torch(tmp_path / "model.dlg", [X.numpy()]), expected, 1e-6)
 
 
 def test_inspect_shows_bodies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-import numpy as np
 import pytest
 import torch
 
@@ -15,6 +11,7 @@ from tests.support import zoo
 from tests.support.detection import torchvision
 from tests.support.kernels import sample
 from tests.support.lowering import answers, assert_same
+from tests.support.processes import run_without_torch
 from tests.support.sampling import every
 
 
@@ -91,16 +88,6 @@ def test_detectors(make, backends):
             assert_same(found, expected)
 
 
-WITHOUT_TORCH = """
-import sys
-import numpy as np
-import delegate
-results = delegate.load(sys.argv[1])(np.load(sys.argv[2]))
-np.savez(sys.argv[3], *results)
-assert "torch" not in sys.modules
-"""
-
-
 def test_without_torch(tmp_path):
     torch.manual_seed(0)
     image = sample(1, 3, 48, 64, scale=1.0)
@@ -108,12 +95,7 @@ def test_without_torch(tmp_path):
         module = TwoStages().eval()
         delegate.to_backend(torch.export.export(module, (image,)), []).save(tmp_path / "model.dlg")
         expected = module(image)
-    np.save(tmp_path / "image.npy", image.numpy())
-    paths = [str(tmp_path / name) for name in ("model.dlg", "image.npy", "results.npz")]
-    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *paths], check=True)
-    with np.load(paths[2]) as results:
-        for name, e in zip(results.files, expected, strict=True):
-            assert_same(results[name], e)
+    assert_same(run_without_torch(tmp_path / "model.dlg", [image.numpy()]), [*expected])
 
 
 class Whole(torch.nn.Module):
@@ -174,13 +156,8 @@ def test_a_whole_detector(name, dynamic, tmp_path, monkeypatch):
             with pytest.raises(InputError, match="the sizes break an assumption of the export"):  # another aspect ratio
                 program(narrow)
     assert len(expected["scores"].unique()) == len(expected["scores"]) > 20  # equal scores have no order
-    np.save(tmp_path / "image.npy", image.numpy())
-    paths = [str(tmp_path / file) for file in ("model.dlg", "image.npy", "results.npz")]
-    code = WITHOUT_TORCH.replace("*results", "**results")
-    subprocess.run([sys.executable, "-c", code, *paths], check=True)
-    with np.load(paths[2]) as results:
-        for key, e in expected.items():
-            assert_same(results[key], e, 0.01)
+    results = run_without_torch(tmp_path / "model.dlg", [image.numpy()])
+    assert_same(results, list(expected.values()), 0.01)
 
 
 @pytest.mark.extended

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch.export import Dim
 
 from tests.e2e.proof import MAX_ERROR, MAX_WASTE, prove
-from tests.e2e.worker import Worker
 from tests.support import models, zoo
 from tests.support.models.written import HALVES
 from tests.support.sampling import only
@@ -20,19 +18,12 @@ QUIET = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning
 EXPORTED = [name for name in models.MODELS if name not in models.NOT_EXPORTED]
 
 
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """One process for all models."""
-    with Worker(tmp_path_factory.mktemp("worker")) as process:
-        yield process
-
-
 @QUIET
 @pytest.mark.parametrize("name", only(models.QUICK, EXPORTED))
-def test_same_as_eager_without_torch(name, worker, tmp_path):
+def test_same_as_eager_without_torch(name, tmp_path):
     module, inputs = models.make(name)
     exported = models.export(module, inputs)
-    proofs = {kind: prove(exported, module, [inputs], kind or [], worker, tmp_path) for kind in ("", "xnnpack")}
+    proofs = {kind: prove(exported, module, [inputs], kind or [], tmp_path) for kind in ("", "xnnpack")}
     for kind, proof in proofs.items():
         logger.info("%s, %s: %s", name, kind or "portable", proof)
     limit = 16 * torch.finfo(HALVES[name][2]).eps if name in HALVES else MAX_ERROR
@@ -45,7 +36,7 @@ def test_same_as_eager_without_torch(name, worker, tmp_path):
 
 @QUIET
 @pytest.mark.parametrize("name", only(("bert",), models.DYNAMIC))
-def test_dynamic_sizes(name, worker, tmp_path):
+def test_dynamic_sizes(name, tmp_path):
     module, (given,) = models.make(name)
     sizes = {0: Dim("batch", min=1, max=8)} | ({1: Dim("length", min=2, max=32)} if name in models.LENGTH else {})
     batches = {n: torch.cat([given.roll(i, -1) for i in range(n)]) for n in (2, 1, 5)}
@@ -53,7 +44,7 @@ def test_dynamic_sizes(name, worker, tmp_path):
         batches[5] = batches[5][:, :9].contiguous()
     exported = models.export(module, (batches[2],), (sizes,))
     for kind in ("", "xnnpack"):
-        proof = prove(exported, module, [(b,) for b in batches.values()], kind or [], worker, tmp_path)
+        proof = prove(exported, module, [(b,) for b in batches.values()], kind or [], tmp_path)
         logger.info("%s, dynamic, %s: %s", name, kind or "portable", proof)
         assert proof.error <= MAX_ERROR
         assert kind or proof.waste <= MAX_WASTE

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.errors import BackendBroken, BackendIncompatible, BackendNotFound, BackendUnavailable, ConfigError
+from delegate.errors import ConfigError
 from tests.support.lowering import assert_same
 from tests.support.plugins import Site
 from tests.support.processes import AHEAD_OF_TIME, run
@@ -72,22 +72,3 @@ def test_used_by_default_where_it_is_available(site: Site):
     program = delegate.to_backend(exported(), placement=delegate.ByPreference())
     assert "adder" in {p.backend for p in program.report.partitions}
     assert "adder" in delegate.to_backend(exported()).report.estimates["forward"]
-
-
-def test_states(site: Site):
-    site.backend("absent", ok=False, reason="absent-sdk cannot be imported")
-    site.backend("future", api_version=(9, 0))
-    site.module("broken_plugin", "1 / 0")
-    site.distribution("broken-dist", "1.0", {"broken": "broken_plugin:INFO"})
-    for name, error, words in (
-        ("absent", BackendUnavailable, "pip install absent-sdk"),
-        ("future", BackendIncompatible, "9.0"),
-        ("broken", BackendBroken, "ZeroDivisionError"),
-        ("absnt", BackendNotFound, "did you mean 'absent'"),
-    ):
-        with pytest.raises(error, match=words) as caught:
-            delegate.to_backend(exported(), name)
-        assert "\n" not in str(caught.value)
-    with pytest.warns(RuntimeWarning, match="broken-dist"):
-        program = delegate.to_backend(exported())
-    assert "absent" not in {p.backend for p in program.report.partitions}

@@ -64,15 +64,3 @@ def test_importing_delegate_imports_next_to_nothing():
     heavy = (*AHEAD_OF_TIME, "numpy", "flatbuffers", "ai_edge_litert")
     done = run("import delegate; print([m for m in sys.argv[1:] if m in sys.modules])", *heavy)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-
-
-def test_a_process_has_the_path_of_this_one(tmp_path, monkeypatch):
-    """In a worktree it has the checkout of this process, not the one that is installed."""
-    (tmp_path / "only_here.py").write_text("")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    other = tmp_path / "other"
-    other.mkdir()
-    for path in ("", str(other)):
-        done = run("import only_here; print(sys.path)", path=path)
-        assert done.returncode == 0, done.stderr
-        assert path in done.stdout

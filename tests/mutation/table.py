@@ -128,7 +128,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("backends/xnnpack/runtime/weights.py", "(bits >> np.uint32(16))", "(bits >> np.uint32(15))", "stored bfloat16: shift",
      ("backends/xnnpack/test_weights.py",)),
     # -- ONNX
-    ("backend/long_sums.py", "squares, count / (count - correction)", "squares, 1.0", "variance: correction ignored",
+    ("plugins/vendor-kit/delegate_vendor_kit/sums.py", "squares, count / (count - correction)", "squares, 1.0", "variance: correction ignored",
      (_DSP.format("reductions"),)),
     (f"{_ONNX}/translations/reductions.py", "largest=int(largest)", "largest=1", "topk: always the largest",
      (_DSP.format("sorting"),)),

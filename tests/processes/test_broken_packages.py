@@ -34,17 +34,13 @@ COMMAND = (
     "from delegate.processes import probing; probing.LIMITS['probe'] = 4.0; from delegate.cli.main import main; main()"
 )
 BROKEN = {
-    "import_error": "fails to import: ModuleNotFoundError: No module named 'a_vendor_library_that_is_absent'",
     "import_crash": "was killed by SIGSEGV while probed",
     "import_hang": "gave no answer in 4 s while probed",
     "import_leaves": "ended with exit code 0 while probed",
     "nothing": "No module named 'broken_plugins.no_such_module'",
-    "nonsense": "provides dict at broken_plugins.infos:NONSENSE, not a BackendInfo",
-    "another_name": "has the name 'healthy', but its entry point is 'another_name': both must be the same",
     "probe_error": "fails when it is probed: RuntimeError: bang in two lines",
     "probe_crash": "was killed by SIGSEGV while probed",
     "probe_hang": "gave no answer in 4 s while probed",
-    "probe_nonsense": "returns dict, not Availability, when probed",
     "twice": "several distributions provide the backend 'twice': broken-plugins 1.0 and broken-twin 2.0",
 }
 OTHERS = {"future": "incompatible", "absent": "unavailable", "healthy": "ok", "xnnpack": "ok"}
@@ -205,14 +201,6 @@ def test_what_took_too_long_is_tried_again(site: Path, tmp_path: Path, monkeypat
     assert [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
 
 
-@pytest.mark.slow
-def test_the_same_from_python(site: Path) -> None:
-    partitioner = CapabilityPartitioner("preprocess_crash", isolate="compile", time_limit=60)
-    program = delegate.to_backend(exported(), partitioner)
-    assert not program.report.partitions
-    assert "its compiler was killed by SIGSEGV" in str(program.report)
-
-
 ASKED: dict[str, tuple[type[Exception], str]] = {
     "made_error": (BackendBroken, "fails when it is created: RuntimeError: bang in two lines"),
     "made_crash": (BackendBroken, "was killed by SIGSEGV when it was created"),
@@ -230,27 +218,6 @@ def test_faults_of_one_that_is_asked_for_are_errors_there_too(site: Path, name: 
     with pytest.raises(kind) as caught:
         delegate.to_backend(exported(), config={"backends": [{"name": name, "isolate": "compile"}]})
     assert words in str(caught.value)
-
-
-UNASKED = ("aot_missing", "aot_error", "aot_crash", "made_error", "check_error", "check_nonsense", "preprocess_error")
-
-
-@pytest.mark.extended
-def test_nobody_asked_for_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is one warning, in the first call alone, and what it would have run is run by others."""
-    names = {name for name in Registry().names() if name not in (*UNASKED, "preprocess_nonsense", "xnnpack")}
-    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", ",".join(names))
-    default_registry.cache_clear()
-    with pytest.warns(RuntimeWarning) as caught:
-        program = delegate.to_backend(exported(), placement=delegate.ByPreference())
-    told = [str(w.message) for w in caught if "broken-twin" not in str(w.message)]
-    for name in (*UNASKED, "preprocess_nonsense"):
-        assert sum(name in sentence for sentence in told) == 1, (name, told)
-    assert {n.backend for n in program.report.nodes} == {"xnnpack"}
-    assert_right(delegate.load(serialize(program.program)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        delegate.to_backend(exported(), placement=delegate.ByPreference())
 
 
 AT_RUN_TIME = {

@@ -33,9 +33,9 @@ from delegate.runtime.delegates import open_blob
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.platform import Platform
 from delegate.selection import Selection, select
-from delegate.testing import assert_same
 from delegate.verdict import Reason, Verdict, no
 from delegate_testing.cases import AWKWARD, Case
+from delegate_testing.comparison import assert_same
 from delegate_testing.generated.check import FAMILIES, comparison_property
 
 # Code for separate processes: import the info; run a saved program; open corrupt blobs.

@@ -14,7 +14,7 @@ import delegate
 from delegate.compiled import CompiledProgram
 from delegate.edge.torch_private import pytree
 from delegate.errors import BackendFailed, DelegateError, ExecutionError
-from delegate.testing import assert_same
+from delegate_testing.comparison import assert_same
 from delegate_testing.generated.images import adaptive_pools, convolutions, pads, pools, resizes, shuffles
 from delegate_testing.generated.places import places, programs
 from delegate_testing.generated.sample import FunctionSample, vary
