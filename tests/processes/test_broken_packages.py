@@ -127,7 +127,10 @@ def test_an_answer_is_kept_until_what_it_depends_on_changes(
 
 
 @pytest.mark.parametrize("name", ["absent", "absent:second"])
-def test_one_that_was_absent_is_asked_again_when_it_is_named(site: Path, name: str) -> None:
+def test_one_that_was_absent_is_asked_again_when_it_is_named(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("DELEGATE_CACHE", str(tmp_path))
     assert Registry().state("absent").state is PluginState.UNAVAILABLE
     registry = Registry()
     assert registry.state("absent").kept

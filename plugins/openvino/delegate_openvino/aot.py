@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import openvino
 import torch
+from delegate_vendor_kit import run_time_ranges
 from delegate_vendor_kit.special_values import (
     EXTREMES,
     MEANS,
@@ -26,7 +27,7 @@ from delegate_vendor_kit.special_values import (
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
-from delegate.backend import aot, run_time_ranges
+from delegate.backend import aot
 from delegate.backend.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backend.asking import AskingBackend
 from delegate.backend.deviations import deviations_of

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import openvino
+from delegate_vendor_kit import run_time_ranges
 from delegate_vendor_kit.quantized_layers import (
     EMBEDDING,
     LAYERS,
@@ -27,7 +28,6 @@ from delegate_vendor_kit.quantized_layers import (
 from openvino import opset13 as opset
 from torch.fx import Node
 
-from delegate.backend import run_time_ranges
 from delegate.backend.aot import Region, RegionRefused
 from delegate.backend.lowering import LoweringTable
 from delegate.backend.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, is_known

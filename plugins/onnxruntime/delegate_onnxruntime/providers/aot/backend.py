@@ -10,11 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from delegate_vendor_kit import run_time_ranges
 from delegate_vendor_kit.special_values import PASSING, POOLS, floats_of, keeps_infinity, keeps_nan, nan_notes
 from pydantic import Field, NonNegativeInt
 from torch.fx import Node
 
-from delegate.backend import aot, run_time_ranges
+from delegate.backend import aot
 from delegate.backend.aot import Claim, PreprocessResult, Region
 from delegate.backend.inexact import Nan
 from delegate.backend.lowering import conditions, of_dtypes

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from delegate_vendor_kit import quantized_layers
 from delegate_vendor_kit.quantized_layers import Layer, Ranges, find_layer
 from delegate_vendor_kit.schemes import integer_operators, library_schemes
 from torch.fx import Node
 
-from delegate.backend import quantized_layers
 from delegate.edge.node import arguments, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 

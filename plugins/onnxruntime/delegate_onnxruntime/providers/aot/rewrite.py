@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from delegate_vendor_kit import run_time_ranges
 from delegate_vendor_kit.quantized_layers import (
     EMBEDDING,
     LAYERS,
@@ -32,7 +33,6 @@ from delegate_vendor_kit.run_time_ranges import RunTimeRange
 from torch.fx import Node
 from torch.onnx.ops import _symbolic_impl  # the operators that torch.onnx.ops.symbolic adds to a graph
 
-from delegate.backend import run_time_ranges
 from delegate.backend.aot import Region, RegionRefused
 from delegate.backend.lowering import LoweringTable
 from delegate.backend.qdq import CHOOSES, DECODES, DECODES_BY, DEQUANTIZE, QUANTIZE, Array, Coded, is_known
