@@ -63,8 +63,8 @@ _COMMANDS = {
 
 # The commands of plugins/, for messages: each package is found by its entry points.
 _PACKAGES = {
-    "batch": "ray", "debug": "devtools", "demo": "demo", "diff": "devtools", "export-graph": "devtools", "llm": "llm",
-    "lower-many": "ray", "measure": "remote", "serve": "serve",
+    "batch": "ray", "check-backend": "testing", "debug": "devtools", "demo": "demo", "diff": "devtools",
+    "export-graph": "devtools", "llm": "llm", "lower-many": "ray", "measure": "remote", "serve": "serve",
 }  # fmt: skip
 
 

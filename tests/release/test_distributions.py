@@ -36,7 +36,9 @@ PACKAGES = {
     "delegate_ray": Path("plugins/ray"),
     "delegate_remote": Path("plugins/remote"),
     "delegate_serve": Path("plugins/serve"),
+    "delegate_testing": Path("plugins/testing"),
     "delegate_torch_compile": Path("plugins/torch-compile"),
+    "delegate_vendor_kit": Path("plugins/vendor-kit"),
 }
 
 
