@@ -74,10 +74,13 @@ def test_answers_and_report(exported, tmp_path) -> None:
     assert again.plan.places() == program.plan.places()
 
 
-def test_preference_measures_nothing(exported) -> None:
+def test_preference_and_a_plan_measure_nothing(exported) -> None:
+    """Whatever the configuration says of measuring."""
     program = delegate.to_backend(exported, config=TWO)
     assert program.report.placements == ()
-    assert delegate.to_backend(exported, config=measuring(), placement=delegate.ByPreference()).report.placements == ()
+    for placement in (delegate.ByPreference(), program.plan):
+        again = delegate.to_backend(exported, config=measuring(), placement=placement)
+        assert (again.report.placements, again.plan) == ((), program.plan)
 
 
 @pytest.mark.extended
@@ -269,6 +272,7 @@ CRASH = "import os; os.kill(os.getpid(), 11)"
 HANG = "import time; time.sleep(1000)"
 WRONG = "outputs[0][...] = 1.0"
 RAISES = "raise ValueError('out of luck')"
+RIGHT_ONCE = "outputs[0][...] = inputs[0] + inputs[1] * (inputs[0].flat[0] < 1)"
 
 
 @pytest.mark.extended
@@ -279,8 +283,9 @@ RAISES = "raise ValueError('out of luck')"
         pytest.param(HANG, "gave no answer in 10 s", marks=pytest.mark.slow),
         (WRONG, "less than the program's own precision"),
         (RAISES, "out of luck"),
+        (RIGHT_ONCE, "less than the program's own precision"),
     ],
-    ids=["crash", "hang", "wrong", "raises"],
+    ids=["crash", "hang", "wrong", "raises", "right on the first sample alone"],
 )
 def test_a_candidate_that_fails_is_out(site: Site, does: str, why: str) -> None:
     for name, body in (("bad", does), ("good", "np.add(*inputs, out=outputs[0])")):
@@ -288,42 +293,18 @@ def test_a_candidate_that_fails_is_out(site: Site, does: str, why: str) -> None:
         halves = Path(site.root / f"{name}_halves.py")
         halves.write_text(halves.read_text().replace("np.add(*inputs, out=outputs[0])", body))
 
-    a, b = torch.randn(64, 64), torch.randn(64, 64)
+    a, b = torch.zeros(64, 64), torch.randn(64, 64)
     config = {
         "backends": ["bad", "good"],
         "placement": {"policy": "measured", "budget": 20, "candidates": ["bad", "good"]},
         "partitioning": {"min_partition_size": 0},
     }
-    program = delegate.to_backend(torch.export.export(Sum(), (a, b)), config=config)
+    calls = [(a, b), (torch.ones(64, 64), b)]
+    program = delegate.to_backend(torch.export.export(Sum(), (a, b)), config=config, verify=calls, cache=False)
     (placement,) = program.report.placements
     assert placement.chosen == "good"
     assert why in {p.name: p for p in placement.plans}["bad"].why
     assert_same(program(a, b), Sum()(a, b))
-
-
-@pytest.mark.extended
-def test_a_candidate_that_is_right_on_the_first_sample_alone_is_out(site: Site) -> None:
-    site.backend("bad")
-    site.backend("good")
-    halves = Path(site.root / "bad_halves.py")
-    half_right = "outputs[0][...] = inputs[0] + inputs[1] * (inputs[0].flat[0] < 1)"
-    halves.write_text(halves.read_text().replace("np.add(*inputs, out=outputs[0])", half_right))
-
-    class Sum(nn.Module):
-        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return a + b
-
-    first = (torch.zeros(64), torch.ones(64))
-    config = {
-        "backends": ["bad", "good"],
-        "placement": {"policy": "measured", "budget": 20, "candidates": ["bad", "good"]},
-        "partitioning": {"min_partition_size": 0},
-    }
-    samples = [first, (torch.ones(64), torch.ones(64))]
-    program = delegate.to_backend(torch.export.export(Sum(), first), config=config, verify=samples, cache=False)
-    (placement,) = program.report.placements
-    assert placement.chosen == "good"
-    assert "less than the program's own precision" in {p.name: p for p in placement.plans}["bad"].why
 
 
 NOTHING = {"empty": lambda x: x[:0], "not finite": lambda x: x * float("nan")}
@@ -384,30 +365,14 @@ def test_accuracy_is_measured_on_data_that_is_named(exported, tmp_path) -> None:
         ({"config": measuring(objective="speed")}, "placement.objective: should be"),
         ({"config": measuring(candidates=[{"name": "xnnpack:one", "quantization": {}}])}, "requires accuracy"),
         ({"config": measuring(threads=[0])}, "should be greater than 0"),
+        ({"placement": "measured"}, "placement cannot be a str .*: give delegate.Estimated"),
+        ({"placement": delegate.Measured(budget=-1)}, "the placement is invalid: .*budget"),
+        ({"placement": delegate.Measured(objective="speed")}, "the placement is invalid: .*objective"),
     ],
 )
 def test_bad_input(exported, given, message) -> None:
     with pytest.raises(ConfigError, match=message):
         delegate.to_backend(exported, **given)
-
-
-def test_a_plan_is_applied_without_measuring(exported) -> None:
-    plan = delegate.to_backend(exported, config=TWO).plan
-    program = delegate.to_backend(exported, config=measuring(), placement=plan)
-    assert (program.report.placements, program.plan) == ((), plan)
-
-
-@pytest.mark.parametrize(
-    ("placement", "message"),
-    [
-        ("measured", "placement cannot be a str .*: give delegate.Estimated"),
-        (delegate.Measured(budget=-1), "the placement is invalid: .*budget"),
-        (delegate.Measured(objective="speed"), "the placement is invalid: .*objective"),
-    ],
-)
-def test_placements_that_are_invalid(exported, placement, message) -> None:
-    with pytest.raises(ConfigError, match=message):
-        delegate.to_backend(exported, "xnnpack", placement=placement)
 
 
 def test_the_request_changes_the_configuration(exported) -> None:

@@ -175,9 +175,6 @@ def test_an_edited_round_is_an_error(tmp_path) -> None:
     for round_, message in (
         ({"forward": ["nowhere:aten.celu.default#0"]}, "no node nowhere:aten.celu.default#0 to decompose"),
         ({"backward": ["x"]}, "backward has no node x"),
-        ({"forward": "x"}, r"forward should be a list"),
-        ({"forward": []}, "decompositions should have nodes for each graph"),
-        ([], "decompositions should be a mapping"),
     ):
         edited = {**data, "plan": {**data["plan"], "decompositions": [round_]}}
         lock.write_text(yaml.safe_dump(edited))
