@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from delegate.accuracy.verification import MeasuredAccuracy, Verification
 from delegate.cache.aot.artifacts import ArtifactCache
@@ -36,9 +36,6 @@ from delegate.request import LoweringRequest, PlacementRequest
 from delegate.runtime.loaded import with_load_options
 from delegate.runtime.option_rules import rules_to_json
 from delegate.selection import ConfigSource, Request, Selection, open_artifact_cache
-
-if TYPE_CHECKING:
-    from delegate.report.diagnosis import Diagnosis
 
 PathLike = str | os.PathLike[str]
 
@@ -192,13 +189,12 @@ def _compile_and_verify(
     return program, lowered, None
 
 
-def _debug(request: LoweringRequest, model: Model, inputs: Any = None, **options: Any) -> Diagnosis:
+def _debug(request: LoweringRequest, model: Model, inputs: Any = None, **options: Any) -> Any:
     """Call the debugger, which is another package, for a program that is lowered again; see `CompiledProgram.debug`."""
     search = load_developer_tool("debugger", "debug")
     sources = read_programs(model)
     request.strategy.require_model(sources, request.selection)
-    diagnosis: Diagnosis = search(replace(request, sources=sources), inputs, **options)
-    return diagnosis
+    return search(replace(request, sources=sources), inputs, **options)
 
 
 def explain(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -33,10 +33,6 @@ from delegate.runtime.lifecycle import NotPicklable
 from delegate.runtime.loaded import LoadedProgram
 from delegate.runtime.method import Method
 from delegate.runtime.profile import Profile
-
-if TYPE_CHECKING:
-    from delegate.report.diagnosis import Diagnosis
-
 
 C = TypeVar("C", bound=Context)
 
@@ -190,7 +186,7 @@ class CompiledProgram(TensorContext[LoadedProgram]):
         kernels: KernelRequest | None = None,
         *,
         plan: SavedPlan,
-        debugger: Callable[..., Diagnosis],
+        debugger: Callable[..., Any],
     ) -> None:
         super().__init__(specs, self._load)
         self.program, self._planned, self._registry, self._kernels = program, report, registry, kernels
@@ -238,8 +234,8 @@ class CompiledProgram(TensorContext[LoadedProgram]):
         budget: float = 60.0,
         output: str | os.PathLike[str] | None = None,
         progress: Callable[[str], None] | None = None,
-    ) -> Diagnosis:
-        """Find the operators that return wrong values, with the arguments and errors of `delegate_devtools.debug`.
+    ) -> Any:
+        """Return the operators that return wrong values, with the arguments and errors of `delegate_devtools.debug`.
 
         The model is lowered again with the plan and the quantization of this program, which keeps neither the model's
         weights nor a float reference: a `Verify` in `inputs` may have one.

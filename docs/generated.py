@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from delegate_devtools.ops import Catalogue, markdown
 from pydantic import BaseModel
 
 import delegate
@@ -22,7 +23,6 @@ from delegate import errors
 from delegate.backend.deviations import Deviation
 from delegate.backend.info import BackendInfo
 from delegate.cli.app import app
-from delegate.cli.ops import Catalogue, markdown
 from delegate.config import model as configuration
 from delegate.registry import Registry
 

@@ -43,10 +43,6 @@ _COMMANDS = {
         "delegate.cli.inspect:strip",
         "Remove the report, the module paths and the source lines of a program file.",
     ),
-    "ops": (
-        "delegate.cli.ops:ops",
-        "Show the kernels, the dtypes and the backends of operators; without a name or a backend, their numbers.",
-    ),
     "calibrate": (
         "delegate.cli.upkeep:calibrate",
         "Measure how fast backends and kernels are on this machine, for the placement of nodes.",
@@ -64,7 +60,8 @@ _COMMANDS = {
 # The commands of plugins/, for messages: each package is found by its entry points.
 _PACKAGES = {
     "batch": "ray", "check-backend": "testing", "debug": "devtools", "demo": "demo", "diff": "devtools",
-    "export-graph": "devtools", "llm": "llm", "lower-many": "ray", "measure": "remote", "serve": "serve",
+    "export-graph": "devtools", "llm": "llm", "lower-many": "ray", "measure": "remote", "ops": "devtools",
+    "serve": "serve",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,10 @@ from delegate.cli.inspect import is_program, plan_model
 from delegate.cli.options import PlanOptions, TrustCode
 from delegate.common.files import read_bytes
 from delegate.errors import InputError
+from delegate.plugins import load_developer_tool
 from delegate.program import file
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
-from delegate.report.diagnosis import Diagnosis
 from delegate.report.page import page, write
 from delegate.runtime.arguments import leaves, random_inputs
 from delegate.runtime.profile import Profile
@@ -83,10 +83,14 @@ def read_report(source: str, plan: PlanOptions) -> Report:
     return replace(planned, notes=(*planned.notes, *([f"lowering fails: {refusal}"] if refusal else [])))
 
 
-def _diagnosis(path: Path) -> Diagnosis:
-    """Return the diagnosis of a file; raises InputError if it cannot be read."""
+def _diagnosis(path: Path) -> Any:
+    """Return the diagnosis of a file.
+
+    Raises InputError if it cannot be read, and ConfigError if the package delegate-devtools is not installed.
+    """
+    kind = load_developer_tool("diagnosis", "--debug-result")
     try:
-        return Diagnosis.from_json(read_bytes(path).decode(), str(path))
+        return kind.from_json(read_bytes(path).decode(), str(path))
     except (OSError, ValueError) as error:
         what = f"the debug result cannot be read: {getattr(error, 'strerror', None) or error}"
         raise InputError(what, where=str(path), remedy="write one: `delegate debug MODEL --json`") from error

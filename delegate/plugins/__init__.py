@@ -212,7 +212,7 @@ def load_developer_tool(name: str, user: str) -> Any:
     """Import a tool of the package delegate-devtools; raises as `load_extension`.
 
     Args:
-        name: The entry point's name: debugger, first_nan, or trace.
+        name: The entry point's name: debugger, diagnosis, first_nan, or trace.
         user: What needs it, such as an option; for messages.
     """
     absence = f"{user} needs the package delegate-devtools, which is not installed"

@@ -27,7 +27,6 @@ from delegate.report.rows import (
 from delegate.verdict import Reason
 
 if TYPE_CHECKING:
-    from delegate.report.diagnosis import Diagnosis
     from delegate.runtime.profile import Profile
 
 _FORMAT = 1  # of the JSON
@@ -98,7 +97,7 @@ class Report:
         path: str | os.PathLike[str],
         name: str = "model",
         profile: Profile | None = None,
-        diagnosis: Diagnosis | None = None,
+        diagnosis: Any = None,
     ) -> None:
         """Write the report as one HTML page that needs no server and no network; see docs/how-to/report.md.
 
@@ -115,9 +114,7 @@ class Report:
 
         write(page([self.page_data(name, profile, diagnosis)]), path)
 
-    def page_data(
-        self, name: str, profile: Profile | None = None, diagnosis: Diagnosis | None = None
-    ) -> dict[str, Any]:
+    def page_data(self, name: str, profile: Profile | None = None, diagnosis: Any = None) -> dict[str, Any]:
         """Return the data of the report's page; it takes the arguments of `save_html`."""
         from delegate.report.page.data import report_data
 

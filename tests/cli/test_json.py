@@ -108,16 +108,14 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "inspect": (["net.dlg"], ""),
     "explain": (NET, "check"),
     "lower": ([*NET, "-o", "lowered.dlg", "--verify", "inputs.npz", "--no-cache"], "preprocess"),
-    "diff": (["net.dlg", "net.dlg", "--inputs", "inputs.npz"], "execute"),
     "backends": ([], ""),
     "check-backend": (["adder", "-k", "schema or (eager and add)"], "execute"),
-    "ops": (["-b", "adder"], "import of adder_halves"),
     "cache info": ([], ""),
     "tell": ([], "a command"),
     "config schema": ([], ""),
 }
 ALWAYS_JSON = {"config schema"}  # without the option
-QUICK = {"run", "inspect", "diff", "backends", "cache info", "tell"}
+QUICK = {"run", "inspect", "backends", "cache info", "tell"}
 
 
 def check(done: subprocess.CompletedProcess[str], stage: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +12,14 @@ from torch import nn
 
 from delegate.program.file import load, save
 from delegate.program.instructions import strip_debug_info
-from delegate.report.diagnosis import Diagnosis
-from delegate.report.rows import LayerAccuracy
 from tests.cli.programs import save_sum
 from tests.support.commands import call
+from tests.support.reports import data_of
 
 
 def reports_of(path: Path) -> list[dict]:
     """Return the data of a page."""
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)[1]
-    return json.loads(data)["reports"]
+    return data_of(path.read_text())["reports"]
 
 
 def test_a_file_without_debug_info_is_a_clear_error(tmp_path):
@@ -57,20 +53,3 @@ def test_a_model_a_lowered_one_and_measured_times(tmp_path, monkeypatch):
     assert lowered["nodes"][0][-3] == 32  # bytes of float32[2, 4]
     assert planned["memory"] is None
     assert [t["count"] for t in lowered["timings"]] == [3]
-
-
-def test_the_result_of_the_debugger(tmp_path):
-    program = str(save_sum(tmp_path / "sum.dlg"))
-    out, result = str(tmp_path / "x.html"), tmp_path / "result.json"
-    diagnosis = Diagnosis({}, (), 1, (LayerAccuracy("forward", "adder_0", "adder", 30.0, None),))
-    result.write_text(diagnosis.to_json())
-    call("report", program, "--debug-result", str(result), "-o", out)
-    (error,) = reports_of(tmp_path / "x.html")[0]["methods"][0]["errors"]
-    assert (error["node"], error["added_db"], error["total_db"]) == ("adder_0", 30.0, None)
-    (tmp_path / "x.html").unlink()
-    result.write_text("no JSON")
-    assert (
-        "the diagnosis cannot be read" in call("report", program, "--debug-result", str(result), "-o", out, code=1)[1]
-    )
-    assert "give one" in call("report", program, program, "--debug-result", str(result), "-o", out, code=2)[1]
-    assert not (tmp_path / "x.html").exists()

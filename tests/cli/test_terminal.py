@@ -102,8 +102,6 @@ def test_a_program_of_several_methods(folder: Path, monkeypatch: pytest.MonkeyPa
         ("explain", "net.dlg"),
         ("inspect", "net.dlg"),
         ("run", "net.dlg"),
-        ("diff", "net.dlg", "two.dlg"),
-        ("ops", "aten.relu"),
         ("cache", "info"),
         ("lower", "net.pt2", "-b", "xnnpack", "-o", "new.dlg"),
     ],
@@ -131,8 +129,6 @@ def test_all_nodes_are_a_table(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("explain", "net.pt2", "-b", "Xnnpack", "-b", "Portable"),
         ("run", "net.dlg", "--option", "XNNPACK.threads=1", "-k", "ATEN"),
         ("backends", "XnnPack"),
-        ("ops", "-b", "XNNPACK"),
-        ("ops", "AtEn.ReLU"),
     ],
     ids=" ".join,
 )

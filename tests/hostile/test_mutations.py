@@ -22,22 +22,16 @@ from delegate.config import load_config
 from delegate.partitioner.saved import SavedPlan
 from delegate.placement.lock import Lock
 from delegate.report import Report
-from delegate.report.diagnosis import Diagnosis
 from delegate.report.page import page
 from delegate.runtime.arguments import load_arrays
 from tests.support.mutations import Reader, check_bytes, check_values, errors
-from tests.support.reports import DIAGNOSIS, report
+from tests.support.reports import report
 from tests.support.sources import ROOT
 
 
 def use_report(text: str) -> None:
     forged = Report.from_json(text)
     assert [str(forged), str(forged.nodes_table()), page([forged.page_data("x")]), forged.to_json()]
-
-
-def use_diagnosis(text: str) -> None:
-    diagnosis = Diagnosis.from_json(text)
-    assert [str(diagnosis), diagnosis.to_json(), page([report().page_data("x", None, diagnosis)])]
 
 
 def use_configuration(text: str) -> None:
@@ -80,7 +74,6 @@ STRUCTURES: dict[str, tuple[Callable[[], Any], Callable[[Any], str], Reader]] = 
     "report": (lambda: json.loads(report().to_json()), json.dumps, use_report),
     "plan": (lambda: json.loads(program().plan.to_json()), json.dumps, lambda text: str(SavedPlan.from_json(text))),
     "lock": (lock, yaml.safe_dump, lambda text: Lock.from_yaml(text).to_yaml()),
-    "diagnosis": (lambda: json.loads(DIAGNOSIS.to_json()), json.dumps, use_diagnosis),
     "configuration": (
         lambda: yaml.safe_load((ROOT / "configs" / "mobile.yaml").read_text()), yaml.safe_dump, use_configuration,
     ),

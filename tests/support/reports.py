@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from typing import Any
 
 from delegate.program.memory_picture import MemoryBlock, MemoryPicture, PartitionMemory
 from delegate.report import Report
-from delegate.report.diagnosis import Diagnosis, Fault, FaultKind, FaultyNode
 from delegate.report.measured import Interval, Placement, PlanCost
 from delegate.report.rows import Accuracy, LayerAccuracy, MethodAccuracy, NodeReport, PartitionReport
 from delegate.verdict import YES, Reason, no
 
-RELU = FaultyNode("relu_0", "aten.relu.default", "blocks.0.relu", "model.py:6")
-DIAGNOSIS = Diagnosis(
-    {"forward against the float reference": Accuracy(6.4, 0.42, 0.48, 0.0)},
-    (Fault("forward", "xnnpack", "xnnpack_0", (RELU,), FaultKind("wrong values", "all elements are zero"),
-           Accuracy(-math.inf, 1.5, 0.6), 6, 3, remedy="partitioning:\n  node_pins:\n    relu_0: portable"),),
-    3,
-    (
-        LayerAccuracy("forward", "xnnpack_0", "xnnpack", 6.4, 6.0),
-        LayerAccuracy("forward", "sort_0", "aten.sort.default", math.inf, None),
-    ),
-    (LayerAccuracy("forward", "linear", "fc, aten.linear.default", 30.0, 20.0),),
-    not_finite=("first NaN here: none",),
-    notes=("a note of the debugger",),
-)  # fmt: skip
 HOSTILE = "</script><script>alert(1)</script><!-- \u202e\x1b[31m & ' \" <img src=x onerror=alert(1)>"
 REFUSAL = no(Reason.RANK, "5 dimensions are too many", "reshape it to 4")
 
@@ -78,3 +66,8 @@ def report(*, moved: bool = False) -> Report:
         memory=(MemoryPicture("forward", ("host",), (128,), 6, blocks, (("table", 256),),
                               (PartitionMemory("xnnpack_0", "xnnpack", 3584, 512, 256),)),),
     )  # fmt: skip
+
+
+def data_of(text: str) -> dict[str, Any]:
+    """Return the data of a page."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])

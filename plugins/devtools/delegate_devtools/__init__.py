@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from delegate.edge.sources import Model
     from delegate.kernels.libraries import KernelRequest
-    from delegate.report.diagnosis import Diagnosis
     from delegate.request import PlacementRequest
     from delegate.selection import ConfigSource, Request
+    from delegate_devtools.diagnosis import Diagnosis
 
 
 def debug(

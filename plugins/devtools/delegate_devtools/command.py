@@ -1,4 +1,4 @@
-"""`delegate debug`, `delegate diff` and `delegate export-graph`: what developers look into models and programs with.
+"""The commands `debug`, `diff`, `export-graph` and `ops`: what developers look into models and programs with.
 
 `delegate --help` imports this module, so the commands import what they need.
 """
@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 import typer
 
 from delegate.cli import options, output
-from delegate.cli.options import LoweringOptions, PlanOptions, TrustCode, method_names
+from delegate.cli.options import Imports, LoweringOptions, PlanOptions, TrustCode, backend_names, method_names
+from delegate.cli.user_modules import import_modules
 from delegate.common.files import require_file, write_bytes
 from delegate.errors import DelegateError, InputError
 
@@ -161,3 +162,27 @@ def export_graph(
     for path, data in files.items():
         write_bytes(path, data, "the graph")
         output.print_line(f"saved {path}, {len(data):,} bytes")
+
+
+def ops(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="An operator or a pattern: aten.add.Tensor, gelu, 'aten.conv*', '*'."),
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backend", "-b", metavar="NAME", autocompletion=backend_names, help="List the operators of this backend."
+        ),
+    ] = None,
+    modules: Imports = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all facts as JSON.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the support matrix of the documentation.")
+    ] = False,
+) -> None:
+    """Show the kernels, the dtypes and the backends of operators; without a name or a backend, their numbers."""
+    import_modules(modules)
+    from delegate_devtools.ops import show_operators
+
+    show_operators(name, backend or (), as_json=as_json, as_markdown=as_markdown)

@@ -27,13 +27,13 @@ from delegate.edge.torch_private import pytree
 from delegate.errors import AccuracyError, DelegateError, InputError
 from delegate.placement.strategy import Placed
 from delegate.program.model import Program
-from delegate.report.diagnosis import Diagnosis, Fault, FaultyNode
 from delegate.report.rows import LayerAccuracy
 from delegate.request import LoweringRequest
 from delegate.runtime.arguments import leaves_of
 from delegate.runtime.inputs import InputChecker
 from delegate.runtime.isolated import Isolated
 from delegate.selection import open_artifact_cache
+from delegate_devtools.diagnosis import Diagnosis, Fault, FaultyNode
 from delegate_devtools.faults import kind_of
 from delegate_devtools.quantization import find_clipped_ranges
 from delegate_devtools.recorder import (

@@ -13,7 +13,7 @@ from delegate.accuracy.recording import RecordedCall, Tensors
 from delegate.accuracy.reference import EagerRegion
 from delegate.edge.node import module_path, op_name, source_line
 from delegate.errors import AccuracyError
-from delegate.report.diagnosis import FaultKind, FaultyNode
+from delegate_devtools.diagnosis import FaultKind, FaultyNode
 from delegate_devtools.recorder import to_float64
 
 _FLOAT16_MAX = 65504.0

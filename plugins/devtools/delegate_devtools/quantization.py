@@ -14,7 +14,7 @@ from delegate.accuracy.figures import difference
 from delegate.accuracy.reference import NodeRunner, flat_arguments
 from delegate.accuracy.samples import Sample
 from delegate.edge.node import float_node, op_name
-from delegate.report.diagnosis import FaultKind, FaultyNode
+from delegate_devtools.diagnosis import FaultKind, FaultyNode
 from delegate_devtools.faults import faulty_node
 
 _QUANTIZE = tuple(f"quantized_decomposed.quantize_per_tensor.{overload}" for overload in ("default", "tensor"))

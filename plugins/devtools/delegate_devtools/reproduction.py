@@ -21,8 +21,8 @@ from delegate.compiled import to_array
 from delegate.edge.node import describe
 from delegate.errors import InputError
 from delegate.plugins import one_line
-from delegate.report.diagnosis import Fault
 from delegate.runtime.backend import Array
+from delegate_devtools.diagnosis import Fault
 
 SCRIPT = "reproduce.py"
 _TENSORS = "tensors.npz"

@@ -23,11 +23,11 @@ from delegate.backend.guilty import Unit, nodes_of, part_of, units_of
 from delegate.errors import DelegateError, InputError
 from delegate.lowering.compiler import CompileFailure, Compiler
 from delegate.partitioner.artifacts import Artifacts
-from delegate.report.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
 from delegate.report.rows import Accuracy
 from delegate.request import LoweringRequest
 from delegate.runtime.backend import Delegate
 from delegate.runtime.isolated import Isolated
+from delegate_devtools.diagnosis import REFUSAL, Fault, FaultKind, FaultyNode
 from delegate_devtools.faults import faulty_node, kind_of
 from delegate_devtools.minimize import Minimization, OutOfTime
 from delegate_devtools.recorder import DebuggedInstruction, ThoroughRecorder, same

@@ -83,7 +83,8 @@ def test_traces_of_lowering_and_of_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["diff FILE FILE", "diff FILE EVIL", "export-graph FILE -o x.json", "export-graph EVIL -o x.dot"]
+    "line",
+    ["diff FILE FILE", "diff FILE EVIL", "export-graph FILE -o x.json", "export-graph EVIL -o x.dot", "ops EVIL"],
 )
 def test_no_command_prints_control_characters(line: str, paths: dict[str, str]) -> None:
     require_printable([{**paths, "EVIL": EVIL}.get(word, word) for word in line.split()])
@@ -98,6 +99,8 @@ WRONG = {
     "export-graph file -o file": (FAILED, "--output would overwrite MODEL"),
     "export-graph net.pt2 -o new.json --format svg": (USAGE, "svg"),
     "export-graph net.pt2": (USAGE, "--output"),
+    "ops aten.ad.Tensor": (FAILED, "did you mean"),
+    "ops --unknown": (USAGE, "--unknown"),
     "debug": (USAGE, "MODEL is missing"),
     "debug absent.pt2": (FAILED, "absent.pt2"),
     "debug file": (FAILED, "file"),

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from delegate_devtools import debug
+from delegate_devtools.diagnosis import Diagnosis
 from torch import nn
 
 import delegate
@@ -21,7 +22,6 @@ from delegate.backend.selected import SelectedBackend
 from delegate.common.text_table import Table
 from delegate.errors import ConfigError, InputError, PartitionError
 from delegate.kernels.table import KernelTable
-from delegate.report.diagnosis import Diagnosis
 from delegate.report.rows import LayerAccuracy
 from tests.support.planting import aten, followed_by, in_place_of, planted
 

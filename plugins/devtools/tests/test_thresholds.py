@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from delegate_devtools import debug
+from delegate_devtools.diagnosis import Diagnosis
 from torch import nn
 
 import delegate
 from delegate.kernels.table import KernelTable
-from delegate.report.diagnosis import Diagnosis
 from tests.support.planting import aten, followed_by, planted
 
 X = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from delegate.report.rows import LayerAccuracy, NodeReport
 from delegate.runtime.profile import Profile
 from delegate.verdict import YES
 from tests.support.browser import Opened, browser
-from tests.support.reports import DIAGNOSIS, HOSTILE, report
+from tests.support.reports import HOSTILE, report
 
 __all__ = ["browser"]
 
@@ -59,24 +58,6 @@ def test_it_opens_without_errors_and_without_network(browser, one, scheme):
             opened.page.click(f"#tab-{tab}")
         assert opened.messages == []
         assert opened.requests == [one.as_uri()]
-
-
-def test_faults_of_the_debugger_lead_to_their_nodes(browser, tmp_path):
-    path = tmp_path / "debugged.html"
-    path.write_text(page([replace(report(), layers=(), accuracy=()).page_data("net", diagnosis=DIAGNOSIS)]))
-    with Opened(browser, path) as opened:
-        opened.page.click("#tab-memory")
-        assert "512 B" in opened.text("main")
-        opened.page.click("#tab-accuracy")
-        words = opened.text("main")
-        assert r"\n" not in words
-        faults = ("wrong values: all elements are zero", "relu_0: portable", "a note of the debugger")
-        for expected in (*faults, "exact", "unknown", "SQNR of quantized layers along the depth"):
-            assert expected in words
-        opened.page.click("button:text-is('relu_0')")
-        assert "all elements are zero" in opened.text("aside")
-        assert opened.run("delegatePage.views[0].graph.byName.get('sort_0').sqnr") == math.inf
-        assert opened.messages == []
 
 
 def test_search_finds_a_node_and_shows_its_verdicts(browser, one):

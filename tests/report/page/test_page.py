@@ -11,18 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from delegate.errors import DelegateError, InputError
+from delegate.errors import DelegateError
 from delegate.program.memory_picture import memory_pictures
 from delegate.report import Report
-from delegate.report.diagnosis import Diagnosis, FaultyNode
 from delegate.report.page import page
 from delegate.runtime.profile import Profile
 from tests.support.programs import SAMPLES
-from tests.support.reports import DIAGNOSIS, HOSTILE, report
-
-
-def data_of(text: str) -> dict:
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+from tests.support.reports import HOSTILE, data_of, report
 
 
 def test_the_data_is_that_of_the_report(tmp_path):
@@ -42,32 +37,10 @@ def test_the_data_is_that_of_the_report(tmp_path):
     assert method["placements"][0]["plans"][1]["against"] == {"ratio": 2.0, "low": 1.5, "high": 2.5}
 
 
-def test_the_result_of_the_debugger_is_in_the_data():
-    assert Diagnosis.from_json(DIAGNOSIS.to_json()) == DIAGNOSIS
-    (data,) = data_of(page([report().page_data("net", diagnosis=DIAGNOSIS)]))["reports"]
-    (fault,) = data["methods"][0]["faults"]
-    assert [(node["name"], node["operator"]) for node in fault["nodes"]] == [("relu_0", "aten.relu.default")]
-    error = data["methods"][0]["errors"][1]
-    assert (error["node"], error["place"], error["added_db"], error["total_db"]) == (
-        "sort_0", "aten.sort.default", "inf", None,
-    )  # fmt: skip
-    assert data["methods"][0]["layers"][0]["node"] == "linear_0"  # of the verified program
-    (data,) = data_of(page([replace(report(), layers=()).page_data("net", diagnosis=DIAGNOSIS)]))["reports"]
-    (layer,) = data["methods"][0]["layers"]
-    assert (layer["node"], layer["added_db"], layer["total_db"]) == ("linear", 30.0, 20.0)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", DIAGNOSIS.to_json().replace('"forward"', "3")])
-def test_another_text_is_no_diagnosis(text):
-    with pytest.raises(InputError, match="the diagnosis cannot be read"):
-        Diagnosis.from_json(text, "result.json")
-
-
 def test_hostile_names_stay_within_the_data():
     hostile = replace(report().nodes[0], name=HOSTILE, op=HOSTILE, module=HOSTILE, source=HOSTILE, result=HOSTILE)
     evil = replace(report(), nodes=(hostile,), notes=(HOSTILE,))
-    fault = replace(DIAGNOSIS.faults[0], nodes=(FaultyNode(HOSTILE, HOSTILE),), remedy=HOSTILE, place=HOSTILE)
-    text = page([evil.page_data(HOSTILE, diagnosis=replace(DIAGNOSIS, faults=(fault,), notes=(HOSTILE,)))])
+    text = page([evil.page_data(HOSTILE)])
     assert text.count("<script") == text.count("</script>") == 3
     assert "onerror=alert(1)>" not in text
     assert not any(c in text for c in "\u202e\x1b")

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
+from delegate_devtools.ops import Catalogue, dtype_text
 
 from delegate.backends.xnnpack.aot.lowerings import TABLE
-from delegate.cli.app import app
-from delegate.cli.ops import Catalogue, dtype_text
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
 from tests.support.availability import require
-from tests.support.plugins import Site
+from tests.support.commands import call
+from tests.support.plugins import Site, site
 from tests.support.processes import run
+
+__all__ = ["site"]
+
+
+@pytest.fixture(autouse=True)
+def without_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "kernels-extra,numba,openvino,onnxruntime")
 
 
 def invoke(*args: str) -> str:
-    done = CliRunner().invoke(app, ["ops", *args])
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return call("ops", *args)[0]
 
 
 def one(name: str) -> dict:
@@ -97,9 +101,12 @@ def test_a_plain_name_has_the_core_operator_too(name, operators):
 
 
 def test_an_unknown_operator():
-    done = CliRunner().invoke(app, ["ops", "aten.permut"])
-    assert done.exit_code == 1
-    assert "no operator is named 'aten.permut': did you mean 'aten.permute'?" in done.stderr
+    assert "no operator is named 'aten.permut': did you mean 'aten.permute'?" in call("ops", "aten.permut", code=1)[1]
+
+
+def test_names_match_without_case():
+    assert invoke("AtEn.ReLU") == invoke("aten.relu")
+    assert "aten.linear.default" in invoke("-b", "XNNPACK")
 
 
 CUSTOM = """

@@ -1,27 +1,23 @@
-"""`delegate ops`: facts about operators: their properties in torch, kernels with dtypes, backends, decompositions.
+"""Facts about operators: their properties in torch, kernels with dtypes, backends, decompositions.
 
 Without torch, only the kernels are known.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from delegate.backend.deviations import Deviation, deviations_of
 from delegate.cli import output
-from delegate.cli.options import backend_names
 from delegate.errors import BackendError, BackendNotFound, DelegateError, did_you_mean
 from delegate.kernels.table import KernelTable
-from delegate.plugins import PluginState, in_known_spelling, one_line
+from delegate.plugins import PluginState, in_known_spelling
 from delegate.program.dtypes import DType
 from delegate.registry import Registry
 
@@ -241,30 +237,16 @@ def _backends(registry: Registry) -> Iterable[tuple[str, Any]]:
 _IN_FULL = 4  # up to so many operators are shown with all facts; more as a table
 
 
-def ops(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="An operator or a pattern: aten.add.Tensor, gelu, 'aten.conv*', '*'."),
-    ] = None,
-    backend: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--backend", "-b", metavar="NAME", autocompletion=backend_names, help="List the operators of this backend."
-        ),
-    ] = None,
-    modules: Annotated[
-        list[str] | None, typer.Option("--import", metavar="MODULE", help="Module to import first, for its operators.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all facts as JSON.")] = False,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the support matrix of the documentation.")
-    ] = False,
-) -> None:
-    """Show the kernels, the dtypes and the backends of operators; without a name or a backend, their numbers."""
-    _import(modules or ())
+def show_operators(name: str | None, backends: Sequence[str], *, as_json: bool, as_markdown: bool) -> None:
+    """Print the facts about operators; see the options of `delegate ops`.
+
+    Raises:
+        DelegateError: no operator has the name, or matches it as a pattern.
+        BackendNotFound: a backend is unknown, or has no table of operators.
+    """
     with output.working("reading the tables of operators"):
         catalogue = Catalogue(Registry())
-        wanted = {catalogue.backend(b) for b in backend or ()}
+        wanted = {catalogue.backend(b) for b in backends}
         names = catalogue.names() if name is None else catalogue.matching(name)
         facts = (catalogue.facts(n, expand=name is not None) for n in names)
         operators = [f for f in facts if wanted <= f.backends.keys()]
@@ -279,14 +261,6 @@ def ops(
             _show(f, first=i == 0)
     else:
         _list(operators, catalogue)
-
-
-def _import(modules: Sequence[str]) -> None:
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            raise DelegateError(f"cannot import {module!r}: {one_line(error)}") from error
 
 
 def _summarize(operators: Sequence[OperatorFacts], catalogue: Catalogue) -> None:
