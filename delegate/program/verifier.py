@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence, Set
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from delegate.errors import ProgramError
 from delegate.program.dtypes import DType
@@ -174,6 +174,13 @@ class _DeclarationChecker(_Checker):
         super().__init__(program, method)
         self._bounds = bounds
         self.outputs: set[int] = set()
+        self._tables: dict[StorageKind, tuple[Sequence[Any], str]] = {
+            StorageKind.CONSTANT: (program.constants, "constant"),
+            StorageKind.STATE: (program.states, "state"),
+            StorageKind.INPUT: (method.inputs, "input"),
+            StorageKind.OUTPUT: (method.outputs, "output"),
+            StorageKind.ALIAS: (method.values, "value"),
+        }
 
     def verify(self) -> None:
         """Raise ProgramError if a declaration is invalid."""
@@ -218,26 +225,19 @@ class _DeclarationChecker(_Checker):
             if isinstance(dim, Expr):
                 self.expr(dim)
         storage = value.storage
-        match storage.kind:
-            case StorageKind.CONSTANT:
-                self.index(storage.index, self.program.constants, "constant")
-                self._check_like(value, self.program.constants[storage.index])
-            case StorageKind.STATE:
-                self.index(storage.index, self.program.states, "state")
-                self._check_like(value, self.program.states[storage.index])
-            case StorageKind.INPUT:
-                self.index(storage.index, self.method.inputs, "input")
-                if self.method.inputs[storage.index].value != index:
-                    self.fail(f"input {storage.index} is stored in another value")
-            case StorageKind.OUTPUT:
-                self.index(storage.index, self.method.outputs, "output")
-                if storage.index in self.outputs:
-                    self.fail(f"output {storage.index} has the memory of two values")
-                self.outputs.add(storage.index)
-            case StorageKind.ALIAS:
-                self.index(storage.index, self.method.values, "value")
-            case StorageKind.ARENA:
-                self._check_arena(value)
+        if storage.kind is StorageKind.ARENA:
+            self._check_arena(value)
+            return
+        table, what = self._tables[storage.kind]
+        self.index(storage.index, table, what)
+        if storage.kind in (StorageKind.CONSTANT, StorageKind.STATE):
+            self._check_like(value, table[storage.index])
+        elif storage.kind is StorageKind.INPUT and table[storage.index].value != index:
+            self.fail(f"input {storage.index} is stored in another value")
+        elif storage.kind is StorageKind.OUTPUT:
+            if storage.index in self.outputs:
+                self.fail(f"output {storage.index} has the memory of two values")
+            self.outputs.add(storage.index)
 
     def _check_like(self, value: Value, tensor: Constant | State) -> None:
         if (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
@@ -313,6 +313,7 @@ class _DeclarationChecker(_Checker):
 
 
 _BLOCKS = {Structure.IF: 2, Structure.WHILE: 2, Structure.SCAN: 1, Structure.MAP: 1}
+_ITERATED, _CARRYING = (Structure.SCAN, Structure.MAP), (Structure.SCAN, Structure.WHILE)
 _READ_ONLY = {StorageKind.INPUT, StorageKind.CONSTANT}  # but for `written_input`
 _INITIAL = {StorageKind.INPUT, StorageKind.CONSTANT, StorageKind.STATE}  # available before the first instruction
 
@@ -413,32 +414,30 @@ class _FlowChecker(_Checker):
 
     def _check_structured_call(self, call: StructuredCall, path: str) -> None:
         self._read(call.operands)
-        if len(call.blocks) != _BLOCKS[call.kind]:
-            self.fail(f"{call.kind.name} has {len(call.blocks)} blocks, not {_BLOCKS[call.kind]}")
-        if not 0 <= call.carried <= len(call.operands):
-            self.fail(f"{call.carried} of {len(call.operands)} operands are carried")
-        if not 0 <= call.sequences <= len(call.operands) - call.carried:
-            self.fail(f"{call.sequences} of {len(call.operands)} operands are sequences")
-        if call.sequences and call.kind in (Structure.IF, Structure.WHILE):
-            self.fail(f"{call.kind.name} must not have sequences")
-        if not call.sequences and call.kind in (Structure.SCAN, Structure.MAP):
-            self.fail(f"{call.kind.name} needs a sequence")
-        if call.carried and call.kind in (Structure.IF, Structure.MAP):
-            self.fail(f"{call.kind.name} must not carry values")
-        if call.carried > len(call.outputs):
-            self.fail(f"{call.kind.name} carries {call.carried} values, but has {len(call.outputs)} outputs")
-        inputs = len(call.operands) - (call.kind is Structure.IF)
-        outputs = [len(call.outputs)] * len(call.blocks)
-        if call.kind is Structure.WHILE:
-            outputs[0] = 1  # the condition
-            if call.carried != len(call.outputs):
-                self.fail(f"WHILE carries {call.carried} values, but has {len(call.outputs)} outputs")
+        kind, taken, outputs = call.kind, len(call.operands), len(call.outputs)
+        for is_right, what in (
+            (len(call.blocks) == _BLOCKS[kind], f"has {len(call.blocks)} blocks, not {_BLOCKS[kind]}"),
+            (0 <= call.carried <= taken, f"carries {call.carried} of {taken} operands"),
+            (0 <= call.sequences <= taken - call.carried, f"has {call.sequences} sequences of {taken} operands"),
+            ((call.sequences > 0) == (kind in _ITERATED), f"has {call.sequences} sequences"),
+            (not call.carried or kind in _CARRYING, "must not carry values"),
+            (
+                call.carried == outputs if kind is Structure.WHILE else call.carried <= outputs,
+                f"carries {call.carried} values, but has {outputs} outputs",
+            ),
+        ):
+            if not is_right:
+                self.fail(f"{kind.name} {what}")
+        inputs = taken - (kind is Structure.IF)
+        of_blocks = [outputs] * len(call.blocks)
+        if kind is Structure.WHILE:
+            of_blocks[0] = 1  # the condition
         self._make(call.outputs[: call.carried], aliases=False)  # they hold the carried values from turn to turn
-        for number, (block, expected) in enumerate(zip(call.blocks, outputs, strict=True)):
+        for number, (block, expected) in enumerate(zip(call.blocks, of_blocks, strict=True)):
             self.where = f"{self.name}, {path}, block {number}"
             if (len(block.inputs), len(block.outputs)) != (inputs, expected):
                 actual = f"{len(block.inputs)} inputs and {len(block.outputs)} outputs"
-                self.fail(f"the block has {actual}, but {call.kind.name} needs {inputs} and {expected}")
+                self.fail(f"the block has {actual}, but {kind.name} needs {inputs} and {expected}")
             self._block(call, block, f"{path}, block {number}, instruction")
         self.where = f"{self.name}, {path}"
         self._make(call.outputs[call.carried :], aliases=False)

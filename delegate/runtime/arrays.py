@@ -123,27 +123,17 @@ class LazyConstants:
 _NOTHING = LazyConstants()
 
 
-class LazyConstantTable:
-    """The values that the methods of one program compute from constants."""
+# id of a method's instructions -> these, which keeps the id valid, and their lazy constants
+LazyConstantTable = dict[int, tuple[tuple[Instruction, ...], LazyConstants]]
 
-    def __init__(self) -> None:
-        self._methods: dict[int, tuple[tuple[Instruction, ...], LazyConstants]] = {}
 
-    def of(
-        self, program: Program, method: MethodDefinition, kernels: Kernels, storage: Sequence[Storage]
-    ) -> LazyConstants:
-        """Return the lazy constants of a method, for any memory plan.
-
-        Args:
-            program, method: the method and its program.
-            kernels: that it runs on.
-            storage: The storage that its values have.
-        """
-        known = self._methods.get(id(method.instructions))
-        if known is None:
-            known = (method.instructions, _find_lazy(program, method, kernels, storage))
-            self._methods[id(method.instructions)] = known  # keeps the instructions alive, so that their id stays valid
-        return known[1]
+def lazy_constants_of(resources: Resources, method: MethodDefinition, storage: Sequence[Storage]) -> LazyConstants:
+    """Return the lazy constants of a method, for any memory plan; `storage` is the storage that its values have."""
+    key = id(method.instructions)
+    if key not in resources.lazy_constants:
+        found = _find_lazy(resources.program, method, resources.kernels, storage)
+        resources.lazy_constants[key] = method.instructions, found
+    return resources.lazy_constants[key][1]
 
 
 def _find_lazy(

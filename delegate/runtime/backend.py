@@ -15,8 +15,8 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from types import EllipsisType, MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -101,9 +101,17 @@ class DeviceTensor(ABC):
         host: its content, if that lies on the host instead of the device; else None.
     """
 
+    strides = ()  # this and the next two as arrays have them, for `GuardedDelegate`
+
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.shape, self.dtype = shape, dtype
         self.host: Array | None = None
+
+    def __getitem__(self, index: EllipsisType) -> Self:
+        return self
+
+    def setflags(self, write: bool) -> None:  # noqa: B027
+        """Do nothing: the device's memory is not the caller's."""
 
     @abstractmethod
     def read(self) -> Array:

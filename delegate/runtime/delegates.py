@@ -17,7 +17,6 @@ from delegate.runtime.backend import (
     Array,
     BackendRuntime,
     Delegate,
-    DeviceTensor,
     ReportOperator,
     TensorType,
 )
@@ -185,8 +184,7 @@ def open_blob(
     delegate = runtime.init_with_data(blob, data, compile_specs) if data else runtime.init(blob, compile_specs)
     if not isinstance(delegate, Delegate):
         raise BackendFailed(f"its init() returned a {type(delegate).__name__}, not a Delegate", remedy=AUTHOR)
-    has_memory = type(runtime).allocate is not BackendRuntime.allocate
-    return (GuardedDeviceDelegate if has_memory else GuardedDelegate)(delegate)
+    return GuardedDelegate(delegate)
 
 
 class GuardedDelegate(Delegate):
@@ -194,6 +192,7 @@ class GuardedDelegate(Delegate):
 
     The arrays belong to the caller, to the arena or to a state. The backend may write only to the outputs, and only
     during the call: its views of the inputs are read-only, and its views of the outputs become read-only afterwards.
+    A `DeviceTensor` is its own view.
 
     Args:
         delegate: the backend's own.
@@ -231,37 +230,10 @@ class GuardedDelegate(Delegate):
 
     def profiled(self, report: ReportOperator) -> Delegate | None:
         profiled = self._delegate.profiled(report)
-        return type(self)(profiled) if isinstance(profiled, Delegate) else profiled
+        return GuardedDelegate(profiled) if isinstance(profiled, Delegate) else profiled
 
     def close(self) -> None:
         self._delegate.close()
-
-
-class GuardedDeviceDelegate(GuardedDelegate):
-    """A guarded delegate of a backend with device memory. It gets a `DeviceTensor` as it is."""
-
-    def execute(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """See `GuardedDelegate.execute`."""
-        read, filled = tuple(map(_view, inputs)), tuple(map(_view, outputs))
-        for view in read:
-            _make_read_only(view)
-        if self._execute(read, filled) is not None:
-            raise _return_error()
-        for view, array in zip(filled, outputs, strict=True):
-            if isinstance(view, DeviceTensor):
-                continue
-            if view.strides != array.strides or view.dtype is not array.dtype:
-                raise _other_layout(view, array)
-            _make_read_only(view)
-
-
-def _view(tensor: Array | DeviceTensor) -> Array | DeviceTensor:
-    return tensor if isinstance(tensor, DeviceTensor) else tensor.view()
-
-
-def _make_read_only(tensor: Array | DeviceTensor) -> None:
-    if not isinstance(tensor, DeviceTensor):
-        tensor.setflags(write=False)
 
 
 def _return_error() -> BackendFailed:

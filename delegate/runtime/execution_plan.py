@@ -26,7 +26,7 @@ from delegate.program.model import (
     Ref,
     StorageKind,
 )
-from delegate.runtime.arrays import Arena, Arrays, Resources, Slot
+from delegate.runtime.arrays import Arena, Arrays, Resources, Slot, lazy_constants_of
 from delegate.runtime.backend import Array, DeviceTensor
 from delegate.runtime.platform import no_memory
 from delegate.runtime.steps import CompactStep, DelegateStep, SingleDelegateFastPath, Step, kernel_step, run_steps
@@ -84,7 +84,7 @@ class ExecutionPlan:
         self._empty = resources.platform.empty
         self._call_views: list[_CallView] = []
         self.steps: list[Step] = []
-        self._lazy = resources.lazy_constants.of(resources.program, method, resources.kernels, self._arrays.storage)
+        self._lazy = lazy_constants_of(resources, method, self._arrays.storage)
         self._lazy_steps: list[Step] = []
         for position, instruction in enumerate(method.instructions):
             if position in self._lazy.calls:

@@ -22,7 +22,7 @@ from delegate.program.model import Constant, Program, State
 from delegate.program.raw import array_over
 from delegate.registry import Registry, default_registry
 from delegate.report import Report
-from delegate.runtime.arrays import LazyConstantTable, Resources
+from delegate.runtime.arrays import Resources
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.context import Context, zeros
 from delegate.runtime.delegates import InProcess, announce, close_delegates, lock_of, make_delegates
@@ -223,7 +223,7 @@ class LoadedProgram(Context):
             kernels=kernels_of(self._registry, kernels),
             platform=platform,
             states=_initial_states(program),
-            lazy_constants=LazyConstantTable(),
+            lazy_constants={},
             lock=CallLock("the program"),
             portable_shares={},
         )

@@ -68,15 +68,6 @@ for delay in {delays!r}:
     longest = max(longest, time.monotonic() - killed)
 print(started, longest)
 """
-LATE = """
-import os, sys, time
-sys.path.insert(0, {root!r})
-life, lifeline = os.pipe()
-os.set_inheritable(life, True)
-code = f"import time; from delegate.processes.lifeline import end_with_parent; time.sleep(0.5); "
-code += f"end_with_parent({{life}}); time.sleep(100)"
-os.spawnl(os.P_NOWAIT, sys.executable, sys.executable, "-c", code)
-"""
 LONGEST = 2.0  # seconds; Python needs some of them to start, before it learns that its parent has ended
 KINDS = ("isolated", "measuring", "probing", "measuring_that_holds_the_lock")
 
@@ -113,12 +104,3 @@ def test_a_worker_ends_with_a_parent_that_is_killed(kind, times, tmp_path):
     while (left := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
-
-
-def test_a_worker_notices_a_parent_that_ended_before_it_could_be_bound():
-    mark = f"ORPHAN={uuid.uuid4().hex}"
-    environment = os.environ | dict([mark.split("=")])
-    subprocess.run([sys.executable, "-c", LATE.format(root=str(ROOT))], env=environment, check=True, cwd=ROOT)
-    assert marked(mark)
-    time.sleep(1)
-    assert not marked(mark)
