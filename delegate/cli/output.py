@@ -3,7 +3,7 @@
 Only this module prints results. While a command runs, `sys.stdout` leads to stderr, as descriptor 1 does in the process
 of a command. So a plugin may print anything, and stdout holds only results.
 
-On a terminal, tables and lines are folded to its width, and words have colours, while elsewhere each row is one plain
+On a terminal, rich folds tables and lines to its width, and words have colours, while elsewhere each row is one plain
 line.
 
 Names in a file or a model may hold any text, such as terminal control sequences. So all output of a command goes
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from delegate.common.text_table import Table, fold_line, printable
+from delegate.common.text_table import Table, printable
 from delegate.events import listen
 from delegate.events.kinds import Compiled, Event, Planned, StageRun, SupportChecked
 
@@ -115,48 +114,38 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterabl
 
 
 def show(*blocks: str | Table) -> None:
-    """Print texts and tables on stdout, folded to the width of a terminal."""
+    """Print texts and tables on stdout; on a terminal, folded to its width."""
     for block in blocks:
-        if isinstance(block, str):
-            print_line("\n".join(_fold(block, results())))
-            continue
-        rows = tuple(tuple(map(printable, row)) for row in block.rows)
-        head, body = replace(block, rows=rows).folded(width())
-        if head:
-            _print_styled("\n".join(head), "bold", results())
-        if body:
-            print_line("\n".join(body))
+        if isinstance(block, Table):
+            block = replace(block, rows=tuple(tuple(map(printable, row)) for row in block.rows))  # noqa: PLW2901
+        if results().isatty():
+            _draw(block)
+        else:
+            print_line(str(block))
 
 
-def width() -> int | None:
-    """Return the columns of the terminal that stdout is; None if it is another file."""
-    return _columns() if results().isatty() else None
+def _draw(block: str | Table) -> None:
+    """Print a text or a table on the terminal."""
+    from rich.padding import Padding
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
-
-def _fold(text: str, stream: TextIO) -> list[str]:
-    """Return the lines of a text, folded if the stream is a terminal."""
-    lines = text.split("\n")
-    return [part for line in lines for part in fold_line(line, _columns())] if stream.isatty() else lines
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size().columns
+    if isinstance(block, str):
+        _console(results()).print(Text("\n".join(map(printable, block.split("\n")))))
+        return
+    table = RichTable(box=None, padding=(0, 2, 0, 0))
+    for number, title in enumerate(block.header):
+        is_number = number in block.numbers
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    for row in block.rows:
+        table.add_row(*map(Text, row))
+    _console(results()).print(Padding(table, (0, 0, 0, len(block.indent))))
 
 
 def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
     return Console(file=_own(stream))
-
-
-def _print_styled(text: str, style: str, stream: TextIO, end: str = "\n") -> None:
-    """Print a text; in a style of rich if the stream is a terminal."""
-    if not stream.isatty():
-        print(text, end=end, file=stream)
-        return
-    from rich.text import Text
-
-    _console(stream).print(Text(text, style=style), end=end, soft_wrap=True)
 
 
 def drop() -> None:
@@ -178,22 +167,19 @@ def warn(text: str) -> None:
     _report("warning", "bold yellow", text, sys.stderr)
 
 
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def show_warning(message: Warning | str, category: object, filename: str, lineno: int, *others: object) -> None:
     """Print a warning on one line; it replaces `warnings.showwarning`."""
-    _report("warning", "bold yellow", " ".join(str(message).split()), file or sys.stderr)
+    warn(" ".join(str(message).split()))
 
 
 def _report(kind: str, style: str, text: str, stream: TextIO) -> None:
-    _print_styled(f"{kind}:", style, stream, end="")
-    lines = _fold(f"{kind}: {text}", stream)
-    print("\n".join(lines).removeprefix(f"{kind}:"), file=stream)
+    if not stream.isatty():
+        print(f"{kind}: {text}", file=stream)
+        return
+    from rich.text import Text
+
+    lines = "\n".join(map(printable, text.split("\n")))
+    _console(stream).print(Text.assemble((f"{kind}:", style), f" {lines}"))
 
 
 @contextmanager

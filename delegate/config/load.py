@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,10 +42,11 @@ def load_config(
 
     Raises:
         ConfigError: the configuration is invalid; it lists all problems, one per line, with place and key.
+            What is wrong between valid keys, such as a name that is not installed, comes after the keys of its section.
     """
     registry = registry or default_registry()
     if isinstance(source, Config):
-        raise_all(_semantics(source, _choices(source), Source(None), registry))
+        raise_all(_semantics(source, Source(None), registry))
         return _resolve_aliases(source, registry)
     if not isinstance(source, str | os.PathLike | Mapping):
         what = f"a {type(source).__name__} is not a configuration"
@@ -56,46 +56,15 @@ def load_config(
     try:
         config = Config.model_validate(written.data)
     except ValidationError as error:
-        rest, choices = _without_errors(written.data, error)
-        raise_all([*problems(error, Config, written), *_semantics(rest, choices, written, registry)])
+        wrong = {details["loc"][0] for details in error.errors(include_url=False) if details["loc"]}
+        found = problems(error, Config, written)
+        with suppress(ValidationError):  # of a value that contradicts another
+            rest = Config.model_validate({key: value for key, value in written.data.items() if key not in wrong})
+            found += _semantics(rest, written, registry)
+        raise_all(found)
         raise AssertionError("pydantic refused the configuration without a reason") from error
-    raise_all(_semantics(config, _choices(config), written, registry))
+    raise_all(_semantics(config, written, registry))
     return _resolve_aliases(config, registry)
-
-
-def _choices(config: Config) -> dict[int, BackendChoice]:
-    return dict(enumerate(config.backends or ()))
-
-
-def _without_errors(data: Mapping[str, Any], error: ValidationError) -> tuple[Config, dict[int, BackendChoice]]:
-    """Return the valid part of a configuration: its sections, and the backends by their number in the list."""
-    valid = deepcopy(dict(data))
-    for details in error.errors(include_url=False):
-        path = details["loc"]
-        while path and isinstance(path[-1], int) and path[:-1] != ("backends",):
-            path = path[:-1]  # a list without one of its items has another meaning
-        _remove(valid, path)
-    entries = valid.pop("backends", None)
-    choices = {}
-    for i, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
-        with suppress(ValidationError):
-            choices[i] = BackendChoice.model_validate(entry)
-    try:
-        rest = Config.model_validate(valid)
-    except ValidationError:  # the values of a section contradict each other
-        return Config(), choices
-    return rest.model_copy(update={"backends": None if entries is None else tuple(choices.values())}), choices
-
-
-def _remove(data: Any, path: Path) -> None:
-    """Remove the value at a path; a backend of the list becomes None, so that the others keep their numbers."""
-    with suppress(LookupError, TypeError):
-        for part in path[:-1]:
-            data = data[part]
-        if isinstance(path[-1], int):
-            data[path[-1]] = None
-        else:
-            del data[path[-1]]
 
 
 def _resolve_aliases(config: Config, registry: Registry) -> Config:
@@ -157,19 +126,10 @@ def _validate_options(model: type[Options], choice: BackendChoice) -> Options:
     return model.model_validate_json(text, strict=True)
 
 
-def _semantics(
-    config: Config, choices: Mapping[int, BackendChoice], source: Source, registry: Registry
-) -> Iterator[ConfigError]:
-    """Yield the errors that the models alone cannot detect.
-
-    Args:
-        config: the configuration.
-        choices: its backends, by their number in the source.
-        source: where the data came from.
-        registry: the registry of backends.
-    """
+def _semantics(config: Config, source: Source, registry: Registry) -> Iterator[ConfigError]:
+    """Yield the errors of a configuration that the models alone cannot detect."""
     seen: dict[str, str] = {}
-    for i, choice in choices.items():
+    for i, choice in enumerate(config.backends or ()):
         path: Path = ("backends", i)
         meant = registry.resolve(choice.name)
         if meant in seen:

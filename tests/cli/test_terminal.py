@@ -79,7 +79,7 @@ def test_errors_are_red_and_progress_is_shown(folder: Path) -> None:
     assert code == 1
     assert "\x1b[1;31merror:\x1b[0m no method 'forward' in this program" in shown
     assert "loading two.dlg" in shown
-    assert "--method prefill" in "".join(shown.split("\r\n  "))
+    assert "--method prefill" in " ".join(shown.split())
 
 
 def test_a_program_of_several_methods(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def diff(
         sections = {name: [asdict(change) for change in changes] for name, changes in found.sections.items()}
         output.print_json({"differences": sections, "runs": {} if run is None else {run.method: run.to_json()}})
         return
-    output.show(*found.lines(width=output.width()), *(() if run is None else run.lines()))
+    output.show(*found.lines(), *(() if run is None else run.lines()))
 
 
 def export_graph(

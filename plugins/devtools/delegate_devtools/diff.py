@@ -6,7 +6,7 @@ import hashlib
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,15 +42,6 @@ class Change:
     def __str__(self) -> str:
         return f"{self.name}: {self.before} -> {self.after}"
 
-    def lines(self, width: int | None) -> Sequence[str]:
-        """Return the difference in one line if it fits, else its values below its name."""
-        values = f"  {self.before} -> {self.after}"
-        if width is None or len(str(self)) <= width:
-            return (str(self),)
-        if len(values) <= width:
-            return f"{self.name}:", values
-        return f"{self.name}:", f"  {self.before}", f"  -> {self.after}"
-
 
 @dataclass(frozen=True, slots=True)
 class ProgramDifferences:
@@ -64,19 +55,14 @@ class ProgramDifferences:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def lines(self, most: int = 20, width: int | None = None) -> Iterator[str]:
-        """Yield a line per section and per difference.
-
-        Args:
-            most: differences of a section.
-            width: The greatest width of a line. A longer difference has its values below its name. None: no limit.
-        """
+    def lines(self, most: int = 20) -> Iterator[str]:
+        """Yield a line per section and per difference, of which each section has `most` at most."""
         if not self.sections:
             yield "the programs are equal"
         for section, changes in self.sections.items():
             yield f"{section}: {len(changes)} difference{'s' * (len(changes) != 1)}"
             for change in changes[:most]:
-                yield from (f"  {line}" for line in change.lines(None if width is None else width - 2))
+                yield f"  {change}"
             if len(changes) > most:
                 yield f"  and {len(changes) - most} more"
 

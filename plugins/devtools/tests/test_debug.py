@@ -14,15 +14,12 @@ import pytest
 import torch
 import yaml
 from delegate_devtools import debug
-from delegate_devtools.diagnosis import Diagnosis
 from torch import nn
 
 import delegate
 from delegate.backend.selected import SelectedBackend
-from delegate.common.text_table import Table
 from delegate.errors import ConfigError, InputError, PartitionError
 from delegate.kernels.table import KernelTable
-from delegate.report.rows import LayerAccuracy
 from tests.support.planting import aten, followed_by, in_place_of, planted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -243,17 +240,6 @@ def test_the_total_error_inside_control_flow() -> None:
         diagnosis = debug(ep, backends)
         assert names <= {row.node for row in diagnosis.errors}
         assert all(row.total_db is not None and row.total_db > 100 for row in diagnosis.errors), str(diagnosis)
-
-
-def test_the_table_folds_its_cells() -> None:
-    rows = (LayerAccuracy("forward", "body_graph_0.add", "aten.add.Tensor  model.py:7, in forward", 40.0, None),) * 2
-    table = next(block for block in Diagnosis({}, (), 2, errors=rows).blocks() if isinstance(block, Table))
-    head, body = table.folded(50)
-    assert head == ["  added  total  where             operator or", "                                  backend"]
-    assert body[:2] == [
-        "40.0 dB      -  body_graph_0.add  aten.add.Tensor",
-        "                                  model.py:7, in",
-    ]
 
 
 def test_a_constant_result_is_not_saturation() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from delegate_devtools.diff import Change, ProgramDifferences, differences
+from delegate_devtools.diff import differences
 
 import delegate
 from delegate.program.instructions import strip_debug_info
@@ -102,20 +102,6 @@ def test_run_names_the_first_nan(backend: str, first: str) -> None:
     call("lower", "log.pt2", "-b", backend, "-o", "log.dlg")
     (line,) = [line for line in call("run", "log.dlg")[0].splitlines() if "NaN is first" in line]
     assert line.startswith(f"note: NaN is first in {first}")
-
-
-@pytest.mark.parametrize(
-    ("width", "lines"),
-    [
-        (None, ["  forward conv (aten.conv2d.default): - -> xnnpack"]),
-        (50, ["  forward conv (aten.conv2d.default): - -> xnnpack"]),
-        (49, ["  forward conv (aten.conv2d.default):", "    - -> xnnpack"]),
-        (15, ["  forward conv (aten.conv2d.default):", "    -", "    -> xnnpack"]),
-    ],
-)
-def test_a_long_difference_has_its_values_below_its_name(width, lines):
-    found = ProgramDifferences({"placement": (Change("forward conv (aten.conv2d.default)", "-", "xnnpack"),)})
-    assert list(found.lines(width=width)) == ["placement: 1 difference", *lines]
 
 
 def test_a_stripped_program_differs_in_its_debug_info_alone():
