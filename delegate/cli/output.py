@@ -167,7 +167,9 @@ def warn(text: str) -> None:
     _report("warning", "bold yellow", text, sys.stderr)
 
 
-def show_warning(message: Warning | str, category: object, filename: str, lineno: int, *others: object) -> None:
+def show_warning(
+    message: Warning | str, category: object, filename: str, lineno: int, file: object = None, line: object = None
+) -> None:
     """Print a warning on one line; it replaces `warnings.showwarning`."""
     warn(" ".join(str(message).split()))
 
