@@ -27,7 +27,7 @@ ALLOWED = {
     ("kernels/copies.py", "as_strided"),  # the kernel, which calls the room
     ("program/segments.py", "frombuffer"),  # bytes of a view, for their place in memory
     ("backends/xnnpack/runtime/delegate.py", "resize("),  # of a model, not of an array
-    ("backends/xnnpack/aot/empty_sizes.py", "resize("),
+    ("backends/xnnpack/aot/backend.py", "resize("),
     ("runtime/inputs.py", "from_address"),  # a field of the tensor that a caller in this process gives by DLPack
 }
 

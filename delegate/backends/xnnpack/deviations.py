@@ -7,7 +7,7 @@ from functools import partial
 from delegate.backend.deviations import Deviation, Handling
 
 _EDGES = "tests/backends/xnnpack/test_edges.py"
-_ROWS = "tests/backends/xnnpack/test_convolution.py"
+_ROWS = "tests/backends/xnnpack/test_images.py"
 _KEPT = "tests/backends/xnnpack/test_kept_differences.py"
 _SPECIAL = "tests/backends/test_special_values.py"
 _row = partial(Deviation, "XNNPACK in LiteRT 2.3.0", handling=Handling.KEPT)

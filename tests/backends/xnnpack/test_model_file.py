@@ -1,7 +1,5 @@
 """Large models are files in memory, without the weights that XNNPACK has packed."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ from torch import nn
 
 import delegate
 from delegate.backends.xnnpack.runtime import delegate as runtime
-from delegate.backends.xnnpack.runtime import interpreted, litert, sharing
+from delegate.backends.xnnpack.runtime import interpreted, sharing
 from delegate.backends.xnnpack.runtime.litert import CompiledModel, ModelFile
 from delegate.quantization import quantize
 from tests.support.lowering import assert_runs, assert_same, backend_delegates
@@ -137,28 +135,6 @@ def test_without_such_files(tmp_path, released, monkeypatch):
     with torch.no_grad():
         assert_same(delegate.load(tmp_path / "model.dlg")(x), LINEARS(x))
     assert not released
-
-
-@pytest.mark.parametrize("cause", ["another version", "no library"])
-def test_another_litert_shares_nothing(tmp_path, released, monkeypatch, cause):
-    saved("linears", False, tmp_path / "model.dlg")
-    litert.library.cache_clear()
-    if cause == "another version":
-        monkeypatch.setattr(litert, "VERSION", "1.0.")
-    else:
-        monkeypatch.setattr(litert, "_FUNCTIONS", {"DoesNotExist": ()})
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            program = delegate.load(tmp_path / "model.dlg")
-    finally:
-        litert.library.cache_clear()
-    told = [str(w.message) for w in caught]
-    assert len(told) == (cause == "another version")
-    assert all("take twice the memory" in sentence for sentence in told)
-    assert type(backend_delegates(program)[0]._engine) is not CompiledModel
-    monkeypatch.undo()
-    assert_equal([program, delegate.load(tmp_path / "model.dlg")], ROWS, [2])
 
 
 def test_packed_weights_of_other_layers_are_not_taken(tmp_path, released, monkeypatch):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,13 +14,13 @@ from pydantic import Field
 from torch.fx import Node
 
 from delegate.backend import aot
-from delegate.backend.aot import PreprocessResult, Region, RegionRefused, Reproduction
+from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backend.inexact import PRODUCTS, Nan, collapsed_sizes, find_unrounded, note_of
 from delegate.backend.lowering import LoweringTable, TableBackend, normal_numbers
 from delegate.backend.qdq import DECODES, Coded, coded
 from delegate.backend.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
+from delegate.backend.region import shape_without
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.empty_sizes import require_without_elements
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS, lower_in_integers
 from delegate.backends.xnnpack.aot.lowerings.quantization import BLOCK, SCALED_PRODUCT, lower_layer
@@ -28,7 +29,7 @@ from delegate.backends.xnnpack.aot.operand import SCALES
 from delegate.backends.xnnpack.aot.rewrite import rewrite
 from delegate.backends.xnnpack.aot.tflite import Model, ModelTooLarge
 from delegate.backends.xnnpack.deviations import DEVIATIONS
-from delegate.backends.xnnpack.runtime.interpreted import find_covered_operators, open_interpreter
+from delegate.backends.xnnpack.runtime.interpreted import Interpreted, find_covered_operators, open_interpreter
 from delegate.backends.xnnpack.runtime.weights import assemble, extract_constants, pieces
 from delegate.edge.graphs import call
 from delegate.edge.node import arguments, describe, is_static, op_name, tensor, tensors
@@ -36,6 +37,7 @@ from delegate.edge.torch_private import OpOverload
 from delegate.errors import LoweringError
 from delegate.verdict import Reason, Verdict, no
 
+_Shape = Callable[[Node], list[int]]
 _RUN = """from ai_edge_litert.interpreter import Interpreter
 
 
@@ -206,6 +208,46 @@ def _rounding(border: Iterable[Node]) -> Iterator[str]:
 def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
+
+# -- calls without elements ------------------------------------------------------------------------------------------
+
+# XNNPACK rejects some operators without elements, such as softmax. A partition without any element in its results is
+# not run at all, but one with both kinds of results, such as `x.softmax(1), x.sum(0)` of no rows, would fail in a call.
+
+
+def require_without_elements(region: Region, model: bytes) -> None:
+    """Raise RegionFailed if a region fails in a call without elements, in which some results have elements.
+
+    Args:
+        region: The region.
+        model: The region as a model.
+    """
+    for symbol, known in region.range_constraints.items():
+        shape = partial(shape_without, symbol=symbol, ranges=region.range_constraints)
+        is_run = known.lower == 0 and not all(0 in shape(node) for node in region.outputs)
+        if not is_run:
+            continue
+        engine = Interpreted(open_interpreter(model, 1), dynamic=True)
+        if why := _find_failure(region, engine, shape):
+            raise RegionFailed(f"XNNPACK fails in a call in which the size {symbol} is 0: {why}")
+
+
+def _find_failure(region: Region, engine: Interpreted, shape: _Shape) -> str:
+    """Return why XNNPACK cannot run a region on inputs of these shapes, or an empty text; close the engine."""
+    try:
+        engine.resize([tuple(shape(node)) for node in region.inputs])
+        for source in engine.sources:
+            source[...] = 0
+        engine.run()
+        found, expected = [list(x.shape) for x in engine.results], [shape(node) for node in region.outputs]
+        return "" if found == expected else f"it returns {found}, not {expected}"
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    finally:
+        engine.close()
+
+
+# -- operators that XNNPACK rejects ----------------------------------------------------------------------------------
 
 _WHY = "LiteRT's XNNPACK does not support this {}"
 

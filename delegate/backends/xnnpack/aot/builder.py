@@ -9,9 +9,8 @@ A lowering gets operands for its node's arguments, emits operators, and sets the
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -200,52 +199,6 @@ class RegionBuilder:
         """Set the results of a node."""
         self._values[node] = list(results)
 
-    # -- elementwise operators -----------------------------------------------------------------------------------------
-
-    def broadcast(self, values: Sequence[Any], rank: int, order: Order) -> list[Operand]:
-        """Return the operands of an elementwise operator whose result has `rank` dimensions and `order`.
-
-        Args:
-            values: fx nodes, operands or plain numbers; constants are prepared ahead of time.
-            rank: The rank that the result has.
-            order: The dimension order that the result has.
-        """
-        operands = [self._broadcast(value, rank, order) for value in values]
-        if len(operands) > 1 and all(x.rank < rank for x in operands):  # one must have the result's leading sizes of 1
-            static = [i for i, x in enumerate(operands) if signature(x.sizes) is None]  # a RESHAPE infers few sizes
-            at = static[0] if static else 0
-            x = operands[at]
-            missing = rank - x.rank
-            order = (*range(missing), *(d + missing for d in x.order))
-            operands[at] = self.view(x, (1,) * missing + x.shape, order)
-        return operands
-
-    def _broadcast(self, value: Any, rank: int, order: Order) -> Operand:
-        if isinstance(value, Operand):
-            return self.expand_rank(value, rank, order)
-        if isinstance(value, Node) and not self.is_constant(value):
-            return self.expand_rank(self.operand(value), rank, order)
-        array = self.weights(value) if isinstance(value, Node) else np.asarray(value, np.float32)
-        array = array[(None,) * (rank - array.ndim) + (slice(None),) * array.ndim].transpose(order)
-        while array.ndim and array.shape[0] == 1:
-            array = array[0]
-        return self.constant(array)
-
-    def common_order(self, values: Sequence[Any], rank: int) -> Order:
-        """Return the order in which an elementwise operator on these values moves the fewest elements.
-
-        Only values of full rank that are not constant count.
-        """
-        weights: dict[Order, int] = {}
-        for value in values:
-            is_variable = isinstance(value, Node) and not self.is_constant(value)
-            x = self.operand(value) if is_variable else value
-            if isinstance(x, Operand) and x.rank == rank:
-                count = math.prod(example(s) for s in x.shape)
-                for order in [o for o in weights if layout.same_memory(x.shape, x.order, o)] or [x.order]:
-                    weights[order] = weights.get(order, 0) + count
-        return max(weights, key=lambda o: weights[o]) if weights else layout.row_major(rank)
-
     # -- operators -----------------------------------------------------------------------------------------------------
 
     def emit(
@@ -363,33 +316,25 @@ class RegionBuilder:
     # -- integers ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def integers(self, result: Integers, activation: int = 0) -> Iterator[None]:
+    def _setting(self, result: Integers | None, activation: int, small: bool) -> Iterator[None]:
+        before = self.result, self.activation, self._small
+        self.result, self.activation, self._small = result, activation, small
+        try:
+            yield
+        finally:
+            self.result, self.activation, self._small = before
+
+    def integers(self, result: Integers, activation: int = 0) -> AbstractContextManager[None]:
         """Lower an operator in integers: operands and constants stay in integers, and results have `result`."""
-        self.result, self.activation, self._small = result, activation, True
-        try:
-            yield
-        finally:
-            self.result, self.activation, self._small = None, 0, False
+        return self._setting(result, activation, small=True)
 
-    @contextmanager
-    def intermediate(self, result: Integers) -> Iterator[None]:
+    def intermediate(self, result: Integers) -> AbstractContextManager[None]:
         """Set the parameters of an intermediate result of an operator that is lowered in integers as several."""
-        final, activation = self.result, self.activation
-        if final is not None:
-            self.result, self.activation = result, 0
-        try:
-            yield
-        finally:
-            self.result, self.activation = final, activation
+        return nullcontext() if self.result is None else self._setting(result, 0, self._small)
 
-    @contextmanager
-    def small_constants(self) -> Iterator[None]:
+    def small_constants(self) -> AbstractContextManager[None]:
         """Lower an operator on floats whose weights stay in integers: XNNPACK quantizes its activations."""
-        self._small = True
-        try:
-            yield
-        finally:
-            self._small = False
+        return self._setting(self.result, self.activation, small=True)
 
     def quantizes_at_run_time(self, x: Operand, weights: Array | Coded) -> bool:
         """Return true if XNNPACK quantizes the input of a layer with these operands."""
@@ -415,15 +360,6 @@ class RegionBuilder:
         y = self.variable(x.shape, x.order, kind, dtype)
         self.model.operator(name, [x.index], [y.index], {"table": f"{name.capitalize()}Options"}, self.origin)
         return y
-
-    def bias(self, values: Array, x: Operand, weights: Coded | Array) -> Operand:
-        """Add a bias per channel; in integers, it is int32 in units of both scales' product."""
-        if x.type is None or not isinstance(weights, Coded):
-            return self.constant(values)
-        scales = weights.scales.astype(np.float64) * x.type.scale
-        codes = np.rint(values.astype(np.float64) / scales).astype(np.int32)
-        quantization = TensorQuantization(tuple(scales.astype(np.float32).tolist()), (0,) * len(scales))
-        return Operand(self.model.constant(codes, quantization), values.shape, layout.row_major(1))
 
     def variable(
         self, shape: tuple[Size, ...], order: Order, kind: Integers | None = None, dtype: Any = np.int8
@@ -477,30 +413,6 @@ class RegionBuilder:
         sizes = layout.physical(shape, order)
         new = np.array(signature(sizes) or sizes, np.int32)
         return self.emit("RESHAPE", [x, self.numbers(new)], shape, order, "ReshapeOptions", newShape=new)
-
-    def slice(self, x: Operand, ranges: Mapping[int, tuple[int, int | None]], shape: Sequence[Size]) -> Operand:
-        """Slice a value of at most 5 dimensions, in its order.
-
-        Args:
-            x: the value.
-            ranges: dimension -> (start, end); start may count from the end, end None is the end itself.
-            shape: sizes of the result.
-        """
-        begin, end, mask = [0] * x.rank, [0] * x.rank, 0
-        for axis, dim in enumerate(x.order):
-            begin[axis], stop = ranges.get(dim, (0, None))
-            end[axis] = stop or 0
-            mask |= (stop is None) << axis
-        corners = [self.numbers(v) for v in (begin, end, [1] * x.rank)]
-        return self.emit("STRIDED_SLICE", [x, *corners], shape, x.order, "StridedSliceOptions", endMask=mask)
-
-    def expand_rank(self, x: Operand, rank: int, order: Order) -> Operand:
-        """Add leading sizes of 1 to a value, so that it broadcasts to `rank` dimensions in `order`."""
-        missing = rank - x.rank
-        x = self.reorder(x, tuple(d - missing for d in order if d >= missing))
-        if order[:missing] == tuple(range(missing)):
-            return x  # TFLite broadcasts from the right, too
-        return self.view(x, (1,) * missing + x.shape, order)
 
     # -- result --------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The part of LiteRT's C interface that runs models. It lets XNNPACK store packed weights in a file.
 
 LiteRT's class of interpreters has no such option. The library exports and documents the functions below. Structures
-belong to version 2.3, so no other version is called.
+belong to version 2.3, and the package's requirement excludes others.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from typing import Any
 import numpy as np
 
 from delegate.backends.xnnpack.runtime.interpreted import ModelTensor
-from delegate.common.user_warnings import warn_user
 from delegate.runtime.backend import ReportOperator
 
-VERSION = "2.3."  # of LiteRT with these structures
 PADDING = 64  # bytes: alignment of arrays; XNNPACK may read this many bytes beyond their ends
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -100,20 +98,16 @@ def version() -> str:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Load the library; return None if it is absent, of another version, or without one of the functions."""
-    try:
-        import ai_edge_litert
+    """Load the library; return None if this platform's package has none."""
+    import ai_edge_litert
 
-        if not version().startswith(VERSION):
-            consequence = "large models take twice the memory of their weights, and none reports its inner operators"
-            warn_user(f"xnnpack supports LiteRT {VERSION}x, and this is {version()}: {consequence}; install {VERSION}x")
-            return None
+    try:
         dll = ctypes.CDLL(os.path.join(os.path.dirname(ai_edge_litert.__file__), "libLiteRt.so"))
-        for name, argument_types in _FUNCTIONS.items():
-            function = getattr(dll, f"LiteRt{name}")
-            function.argtypes, function.restype = argument_types, None if name.startswith("Destroy") else c_int
-    except (ImportError, OSError, AttributeError):
+    except OSError:
         return None
+    for name, argument_types in _FUNCTIONS.items():
+        function = getattr(dll, f"LiteRt{name}")
+        function.argtypes, function.restype = argument_types, None if name.startswith("Destroy") else c_int
     return dll
 
 

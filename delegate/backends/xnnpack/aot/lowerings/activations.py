@@ -12,10 +12,10 @@ from torch.fx import Node
 from delegate.backend.aot import RegionRefused
 from delegate.backend.lowering import every, first_result_only, no_nan, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, unary
+from delegate.backends.xnnpack.aot.lowerings.elementwise import Formula, binary, unary
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, arg, constant, floats
 from delegate.backends.xnnpack.aot.operand import SIGMOID, Operand, shape_of
-from delegate.edge.node import arguments, tensor
+from delegate.edge.node import arguments, op_name, tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
 _LINEAR, _OVERFLOW = 15, 88  # from 15 on, softplus(x) equals x in float32; beyond 88, torch's formula overflows
@@ -129,15 +129,6 @@ def gelu(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, unary(builder, "GELU", x, "GeluOptions", approximate=approximate))
 
 
-@TABLE.lowers("aten.silu.default", check=floats, keep=True)
-def silu(builder: RegionBuilder, node: Node) -> None:
-    """Lower to x * sigmoid(x)."""
-    x = builder.operand(node.args[0])
-    with builder.intermediate(SIGMOID):
-        gate = unary(builder, "LOGISTIC", x)
-    builder.set(node, binary(builder, "MUL", x, gate))
-
-
 def _fixed_split_size(node: Node) -> Verdict:
     """The dimension that is halved has a fixed size."""
     named = arguments(node)
@@ -155,25 +146,7 @@ def glu(builder: RegionBuilder, node: Node) -> None:
     x = builder.operand(node.args[0])
     axis = builder.numbers(x.axis(arguments(node)["dim"] % x.rank))
     first, second = builder.emit_many("SPLIT", [axis, x], [shape_of(node)] * 2, x.order, "SplitOptions", numSplits=2)
-    with builder.intermediate(SIGMOID):
-        gate = unary(builder, "LOGISTIC", second)
-    builder.set(node, binary(builder, "MUL", first, gate))
-
-
-@TABLE.lowers("aten.hardswish.default", check=floats, keep=True)
-def hardswish(builder: RegionBuilder, node: Node) -> None:
-    """Lower to HARD_SWISH, x * relu6(x + 3) / 6."""
-    builder.set(node, unary(builder, "HARD_SWISH", builder.operand(node.args[0])))
-
-
-@TABLE.lowers("aten.hardsigmoid.default", check=floats, keep=True)
-def hardsigmoid(builder: RegionBuilder, node: Node) -> None:
-    """Lower to relu6(x + 3) / 6."""
-    x = builder.operand(node.args[0])
-    shifted = builder.emit(
-        "ADD", [x, builder.scalar(3.0)], x.shape, x.order, "AddOptions", fusedActivationFunction=Fused.RELU6
-    )
-    builder.set(node, binary(builder, "MUL", shifted, 1 / 6))
+    builder.set(node, _gate(builder, first, second))
 
 
 def log1p_exp(builder: RegionBuilder, x: Operand) -> Operand:
@@ -214,11 +187,37 @@ def softplus(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, binary(builder, "ADD", beyond, tail if beta == 1 else binary(builder, "MUL", tail, 1 / beta)))
 
 
-@TABLE.lowers("aten.log_sigmoid.default", check=floats, keep=True)
-def log_sigmoid(builder: RegionBuilder, node: Node) -> None:
-    """Lower to min(x, 0) - log(1 + exp(-|x|))."""
-    x = builder.operand(node.args[0])
-    builder.set(node, binary(builder, "SUB", binary(builder, "MINIMUM", x, 0.0), log1p_exp(builder, x)))
+def _gate(builder: RegionBuilder, x: Operand, gate: Operand) -> Operand:
+    """Emit x * sigmoid(gate)."""
+    with builder.intermediate(SIGMOID):
+        sigmoid = unary(builder, "LOGISTIC", gate)
+    return binary(builder, "MUL", x, sigmoid)
+
+
+def _hardsigmoid(builder: RegionBuilder, x: Operand) -> Operand:
+    """Emit relu6(x + 3) / 6."""
+    operands = [x, builder.scalar(3.0)]
+    shifted = builder.emit("ADD", operands, x.shape, x.order, "AddOptions", fusedActivationFunction=Fused.RELU6)
+    return binary(builder, "MUL", shifted, 1 / 6)
+
+
+def _log_sigmoid(builder: RegionBuilder, x: Operand) -> Operand:
+    """Emit min(x, 0) - log(1 + exp(-|x|))."""
+    return binary(builder, "SUB", binary(builder, "MINIMUM", x, 0.0), log1p_exp(builder, x))
+
+
+KEPT: dict[str, Formula] = {
+    "aten.hardsigmoid.default": _hardsigmoid,
+    "aten.hardswish.default": lambda b, x: unary(b, "HARD_SWISH", x),  # x * relu6(x + 3) / 6
+    "aten.log_sigmoid.default": _log_sigmoid,
+    "aten.silu.default": lambda b, x: _gate(b, x, x),
+}
+
+
+@TABLE.lowers(*KEPT, check=floats, keep=True)
+def lower_kept(builder: RegionBuilder, node: Node) -> None:
+    """Lower to the operator's formula."""
+    builder.set(node, KEPT[op_name(node)](builder, builder.operand(node.args[0])))
 
 
 # -- batch normalisation -----------------------------------------------------------------------------------------------

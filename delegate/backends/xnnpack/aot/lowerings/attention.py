@@ -21,9 +21,8 @@ from delegate.backend.aot import RegionRefused
 from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.lowerings.elementwise import binary
-from delegate.backends.xnnpack.aot.lowerings.normalization import softmax
-from delegate.backends.xnnpack.aot.lowerings.reduction import LARGEST, reduce
+from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, broadcast_operands, common_order
+from delegate.backends.xnnpack.aot.lowerings.reduction import LARGEST, reduce, softmax
 from delegate.backends.xnnpack.aot.lowerings.shape import RESHAPES, dynamic_sizes, same_shape
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, float_tensor, floats_beside
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
@@ -129,8 +128,8 @@ def lower_masked(builder: RegionBuilder, node: Node) -> None:
     else:
         zero = np.zeros((), np.float32)
         terms = [_force(builder, node, cast(Node, value), mask, free, zero) for value, free in ((x, True), (y, False))]
-        order = builder.common_order(terms, len(shape_of(node)))
-        operands = builder.broadcast(terms, len(shape_of(node)), order)
+        order = common_order(builder, terms, len(shape_of(node)))
+        operands = broadcast_operands(builder, terms, len(shape_of(node)), order)
         builder.set(node, builder.emit("ADD", operands, shape_of(node), order, "AddOptions"))
 
 
@@ -170,7 +169,7 @@ def _force_at_run_time(builder: RegionBuilder, node: Node, x: Node, mask: Node, 
 
 def _bound(builder: RegionBuilder, mask: Node, x: Operand, name: str, at_true: float, number: float) -> Operand:
     """Emit an infinity where the mask is true, and the opposite one, bounded by the number, where it is false."""
-    (truths,) = builder.broadcast([builder.operand(mask)], x.rank, x.order)
+    (truths,) = broadcast_operands(builder, [builder.operand(mask)], x.rank, x.order)
     infinite = binary(builder, "MUL", binary(builder, "SUB", truths, 0.5), at_true)
     return infinite if number == -at_true else binary(builder, name, infinite, number)
 
@@ -186,7 +185,7 @@ def mask_scores(builder: RegionBuilder, mask: Node, scores: Operand) -> tuple[Op
     key = (mask, scores.rank, scores.order)
 
     def broadcast() -> Operand:
-        return builder.broadcast([builder.operand(mask)], scores.rank, scores.order)[0]
+        return broadcast_operands(builder, [builder.operand(mask)], scores.rank, scores.order)[0]
 
     truths = builder.once(key, broadcast)
     lowest = builder.once(
@@ -325,7 +324,7 @@ def _add_computed(builder: RegionBuilder, mask: Operand, scores: Operand) -> tup
     Infinities become the lowest number, which changes the softmax of fully masked rows only. These rows are
     detected on half of the mask, where -inf and the lowest number still differ.
     """
-    (mask,) = builder.broadcast([mask], scores.rank, scores.order)
+    (mask,) = broadcast_operands(builder, [mask], scores.rank, scores.order)
     masked = binary(builder, "ADD", scores, binary(builder, "MAXIMUM", mask, -LARGEST))
     half = binary(builder, "MUL", reduce(builder, "REDUCE_MAX", mask, [mask.rank - 1], keepdim=True), 0.5)
     above = binary(builder, "ADD", binary(builder, "MAXIMUM", half, -2e38), 2e38)

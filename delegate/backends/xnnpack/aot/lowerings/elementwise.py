@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +12,9 @@ from torch.fx import Node
 
 from delegate.backend.aot import RegionRefused
 from delegate.backend.lowering import every, no_nan
+from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
+from delegate.backends.xnnpack.aot.layout import Order
 from delegate.backends.xnnpack.aot.lowerings.shape import same_shape
 from delegate.backends.xnnpack.aot.lowerings.table import (
     TABLE,
@@ -21,28 +23,16 @@ from delegate.backends.xnnpack.aot.lowerings.table import (
     floats_beside,
     propagate_nan,
     propagate_nan_of_log,
-    propagate_nan_of_operand,
     whole_precision,
     without_large_angles,
 )
-from delegate.backends.xnnpack.aot.operand import Operand, shape_of
+from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of, signature
 from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
 
-UNARY = {
-    "aten.abs.default": "ABS",
-    "aten.cos.default": "COS",
-    "aten.exp.default": "EXP",
-    "aten.log.default": "LOG",
-    "aten.sigmoid.default": "LOGISTIC",
-    "aten.sin.default": "SIN",
-    "aten.sqrt.default": "SQRT",
-    "aten.tanh.default": "TANH",
-    "aten.relu.default": "RELU",
-}
 JUMPS = {"aten.ceil.default": "CEIL", "aten.floor.default": "FLOOR", "aten.round.default": "ROUND"}
-_PREPARE = {"COS": without_large_angles, "SIN": without_large_angles}
-_PROPAGATE_NAN = {"EXP": propagate_nan, "LOG": propagate_nan_of_log}
+Formula = Callable[[RegionBuilder, Operand], Operand]
+
 EXTREMES = ("MAXIMUM", "MINIMUM")
 _TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 BINARY = {
@@ -65,11 +55,67 @@ def binary(builder: RegionBuilder, name: str, x: Operand, y: Operand | float) ->
     return builder.emit(name, [x, other], x.shape, x.order, _TABLES.get(name, ""))
 
 
-def broadcasting(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
+def broadcast_operands(builder: RegionBuilder, values: Sequence[Any], rank: int, order: Order) -> list[Operand]:
+    """Return the operands of an elementwise operator whose result has `rank` dimensions and `order`.
+
+    Args:
+        values: fx nodes, operands or plain numbers; constants are prepared ahead of time.
+        rank: The rank that the result has.
+        order: The dimension order that the result has.
+    """
+    operands = [_broadcast_one(builder, value, rank, order) for value in values]
+    if len(operands) > 1 and all(x.rank < rank for x in operands):  # one must have the result's leading sizes of 1
+        static = [i for i, x in enumerate(operands) if signature(x.sizes) is None]  # a RESHAPE infers few sizes
+        at = static[0] if static else 0
+        x = operands[at]
+        missing = rank - x.rank
+        order = (*range(missing), *(d + missing for d in x.order))
+        operands[at] = builder.view(x, (1,) * missing + x.shape, order)
+    return operands
+
+
+def _broadcast_one(builder: RegionBuilder, value: Any, rank: int, order: Order) -> Operand:
+    if isinstance(value, Operand):
+        return expand_rank(builder, value, rank, order)
+    if isinstance(value, Node) and not builder.is_constant(value):
+        return expand_rank(builder, builder.operand(value), rank, order)
+    array = builder.weights(value) if isinstance(value, Node) else np.asarray(value, np.float32)
+    array = array[(None,) * (rank - array.ndim) + (slice(None),) * array.ndim].transpose(order)
+    while array.ndim and array.shape[0] == 1:
+        array = array[0]
+    return builder.constant(array)
+
+
+def common_order(builder: RegionBuilder, values: Sequence[Any], rank: int) -> Order:
+    """Return the order in which an elementwise operator on these values moves the fewest elements.
+
+    Only values of full rank that are not constant count.
+    """
+    weights: dict[Order, int] = {}
+    for value in values:
+        is_variable = isinstance(value, Node) and not builder.is_constant(value)
+        x = builder.operand(value) if is_variable else value
+        if isinstance(x, Operand) and x.rank == rank:
+            count = math.prod(example(s) for s in x.shape)
+            for order in [o for o in weights if layout.same_memory(x.shape, x.order, o)] or [x.order]:
+                weights[order] = weights.get(order, 0) + count
+    return max(weights, key=lambda o: weights[o]) if weights else layout.row_major(rank)
+
+
+def expand_rank(builder: RegionBuilder, x: Operand, rank: int, order: Order) -> Operand:
+    """Add leading sizes of 1 to a value, so that it broadcasts to `rank` dimensions in `order`."""
+    missing = rank - x.rank
+    x = builder.reorder(x, tuple(d - missing for d in order if d >= missing))
+    if order[:missing] == tuple(range(missing)):
+        return x  # TFLite broadcasts from the right, too
+    return builder.view(x, (1,) * missing + x.shape, order)
+
+
+def emit_broadcast(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
     """Emit a binary operator on two nodes or numbers, in the order that moves the fewest elements."""
     shape = shape_of(node)
-    order = builder.common_order(arguments, len(shape))
-    operands = builder.broadcast(arguments, len(shape), order)
+    order = common_order(builder, arguments, len(shape))
+    operands = broadcast_operands(builder, arguments, len(shape), order)
     return builder.emit(name, operands, shape, order, _TABLES.get(name, ""))
 
 
@@ -88,13 +134,13 @@ def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[A
         raise RegionRefused(
             {node.name: f"the constant {first.name} has NaN, which XNNPACK's maximum and minimum do not propagate"}
         )
-    y = broadcasting(builder, node, name, (first, second))
+    y = emit_broadcast(builder, node, name, (first, second))
     if not _varies(builder, first):
         return y
-    operands = builder.broadcast([first, second], y.rank, y.order)
+    operands = broadcast_operands(builder, [first, second], y.rank, y.order)
     is_broadcast = not same_shape(operands[0].shape, operands[1].shape)  # XNNPACK may swap such operands
     for x in operands[: 2 if is_broadcast else 1]:
-        y = propagate_nan_of_operand(builder, y, x)
+        y = propagate_nan(builder, y, x)
     return y
 
 
@@ -113,38 +159,18 @@ def _numbers(node: Node) -> Verdict:
 simple = every(floats, _numbers)
 
 
-@TABLE.lowers(*UNARY, check=floats)
-def lower_unary(builder: RegionBuilder, node: Node) -> None:
-    """Lower to one TFLite operator."""
-    name, x = UNARY[op_name(node)], builder.operand(node.args[0])
-    y = unary(builder, name, _PREPARE[name](builder, x) if name in _PREPARE else x)
-    builder.set(node, _PROPAGATE_NAN[name](builder, y, x) if name in _PROPAGATE_NAN else y)
-
-
-@TABLE.lowers("aten.neg.default", check=floats)
-def lower_neg(builder: RegionBuilder, node: Node) -> None:
-    """Lower to a product with -1, because NEG subtracts from 0, which gives 0.0 for 0.0 instead of -0.0."""
-    builder.set(node, binary(builder, "MUL", builder.operand(node.args[0]), -1.0))
-
-
 @TABLE.lowers(*BINARY, check=every(simple, no_nan))
 def lower_binary(builder: RegionBuilder, node: Node) -> None:
     """Lower to one TFLite operator; numbers become constants."""
     name = BINARY[op_name(node)]
-    build = extreme if name in EXTREMES else broadcasting
+    build = extreme if name in EXTREMES else emit_broadcast
     builder.set(node, build(builder, node, name, node.args[:2]))
-
-
-@TABLE.lowers(*JUMPS, check=every(floats, whole_precision))
-def lower_jump(builder: RegionBuilder, node: Node) -> None:
-    """Lower to one TFLite operator."""
-    builder.set(node, unary(builder, JUMPS[op_name(node)], builder.operand(node.args[0])))
 
 
 @TABLE.lowers("aten.mul.Tensor", check=every(floats_beside(torch.bool), _numbers))
 def lower_product(builder: RegionBuilder, node: Node) -> None:
     """Lower to a MUL; a boolean mask holds 0 and 1."""
-    builder.set(node, broadcasting(builder, node, "MUL", node.args[:2]))
+    builder.set(node, emit_broadcast(builder, node, "MUL", node.args[:2]))
 
 
 @TABLE.lowers(
@@ -161,22 +187,21 @@ def lower_sum(builder: RegionBuilder, node: Node) -> None:
     alpha = arg(node, 2, node.kwargs.get("alpha", 1))
     code = "ADD" if "add" in name else "SUB"
     if alpha == 1:
-        builder.set(node, broadcasting(builder, node, code, (x, y)))
+        builder.set(node, emit_broadcast(builder, node, code, (x, y)))
         return
     if not isinstance(y, Node):
-        builder.set(node, broadcasting(builder, node, code, (x, y * alpha)))
+        builder.set(node, emit_broadcast(builder, node, code, (x, y * alpha)))
         return
     if builder.is_constant(y):
         scaled = builder.constant(builder.array(y) * np.float32(alpha))
     else:
         scaled = binary(builder, "MUL", builder.operand(y), float(alpha))
-    builder.set(node, broadcasting(builder, node, code, (x, scaled)))
+    builder.set(node, emit_broadcast(builder, node, code, (x, scaled)))
 
 
 # -- powers and quotients ----------------------------------------------------------------------------------------------
 
 _MAX_POWER = 16
-_LOGS = {"aten.log2.default": 2.0, "aten.log10.default": 10.0}
 
 
 def _exponent(node: Node) -> Verdict:
@@ -218,21 +243,44 @@ def inverse(builder: RegionBuilder, x: Operand) -> Operand:
     return builder.emit("DIV", [builder.scalar(1.0), x], x.shape, x.order, "DivOptions")
 
 
-@TABLE.lowers("aten.reciprocal.default", check=floats)
-def reciprocal(builder: RegionBuilder, node: Node) -> None:
-    """Lower to 1 / x."""
-    builder.set(node, inverse(builder, builder.operand(node.args[0])))
+# -- one operand -------------------------------------------------------------------------------------------------------
 
 
-@TABLE.lowers("aten.rsqrt.default", check=floats)
-def rsqrt(builder: RegionBuilder, node: Node) -> None:
-    """Lower to 1 / sqrt(x), because XNNPACK's RSQRT gives NaN for 0."""
-    builder.set(node, inverse(builder, unary(builder, "SQRT", builder.operand(node.args[0]))))
+def _logarithm(base: float) -> Formula:
+    """Return the natural logarithm, scaled, with NaN of the operand."""
+
+    def emit(builder: RegionBuilder, x: Operand) -> Operand:
+        natural = propagate_nan_of_log(builder, unary(builder, "LOG", x), x)
+        return natural if base == math.e else binary(builder, "MUL", natural, 1 / math.log(base))
+
+    return emit
 
 
-@TABLE.lowers(*_LOGS, check=floats)
-def logarithm(builder: RegionBuilder, node: Node) -> None:
-    """Lower to the natural logarithm, scaled."""
-    x = builder.operand(node.args[0])
-    natural = propagate_nan_of_log(builder, unary(builder, "LOG", x), x)
-    builder.set(node, binary(builder, "MUL", natural, 1 / math.log(_LOGS[op_name(node)])))
+FORMULAS: dict[str, Formula] = {
+    "aten.abs.default": lambda b, x: unary(b, "ABS", x),
+    "aten.cos.default": lambda b, x: unary(b, "COS", without_large_angles(b, x)),
+    "aten.exp.default": lambda b, x: propagate_nan(b, unary(b, "EXP", x), x),
+    "aten.log.default": _logarithm(math.e),
+    "aten.log10.default": _logarithm(10.0),
+    "aten.log2.default": _logarithm(2.0),
+    "aten.neg.default": lambda b, x: binary(b, "MUL", x, -1.0),  # NEG returns 0.0 for 0.0 instead of -0.0
+    "aten.reciprocal.default": inverse,
+    "aten.relu.default": lambda b, x: unary(b, "RELU", x),
+    "aten.rsqrt.default": lambda b, x: inverse(b, unary(b, "SQRT", x)),  # RSQRT returns NaN for 0
+    "aten.sigmoid.default": lambda b, x: unary(b, "LOGISTIC", x),
+    "aten.sin.default": lambda b, x: unary(b, "SIN", without_large_angles(b, x)),
+    "aten.sqrt.default": lambda b, x: unary(b, "SQRT", x),
+    "aten.tanh.default": lambda b, x: unary(b, "TANH", x),
+}
+
+
+@TABLE.lowers(*FORMULAS, check=floats)
+def lower_formula(builder: RegionBuilder, node: Node) -> None:
+    """Lower to the operator's formula."""
+    builder.set(node, FORMULAS[op_name(node)](builder, builder.operand(node.args[0])))
+
+
+@TABLE.lowers(*JUMPS, check=every(floats, whole_precision))
+def lower_jump(builder: RegionBuilder, node: Node) -> None:
+    """Lower to one TFLite operator."""
+    builder.set(node, unary(builder, JUMPS[op_name(node)], builder.operand(node.args[0])))

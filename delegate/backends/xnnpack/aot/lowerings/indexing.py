@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import Size
+from delegate.backends.xnnpack.aot.lowerings.elementwise import common_order
 from delegate.backends.xnnpack.aot.lowerings.shape import (
     RESHAPES,
     difference,
@@ -46,11 +47,30 @@ def resize_dim(shape: Sequence[Size], dim: int, size: Size) -> tuple[Size, ...]:
 # -- slices ------------------------------------------------------------------------------------------------------------
 
 
+def slice_dims(
+    builder: RegionBuilder, x: Operand, ranges: Mapping[int, tuple[int, int | None]], shape: Sequence[Size]
+) -> Operand:
+    """Slice a value of at most 5 dimensions, in its order.
+
+    Args:
+        x: the value.
+        ranges: dimension -> (start, end); start may count from the end, end None is the end itbuilder.
+        shape: sizes of the result.
+    """
+    begin, end, mask = [0] * x.rank, [0] * x.rank, 0
+    for axis, dim in enumerate(x.order):
+        begin[axis], stop = ranges.get(dim, (0, None))
+        end[axis] = stop or 0
+        mask |= (stop is None) << axis
+    corners = [builder.numbers(v) for v in (begin, end, [1] * x.rank)]
+    return builder.emit("STRIDED_SLICE", [x, *corners], shape, x.order, "StridedSliceOptions", endMask=mask)
+
+
 def take(builder: RegionBuilder, x: Operand, dim: int, span: Span, size: Size) -> Operand:
     """Emit elements start to end of one dimension, in the operand's order; `size` is their number."""
     if span[0] == 0 and str(size) == str(x.shape[dim]):
         return x
-    return builder.slice(x, {dim: span}, resize_dim(x.shape, dim, size))
+    return slice_dims(builder, x, {dim: span}, resize_dim(x.shape, dim, size))
 
 
 def take_every(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operand:
@@ -223,7 +243,7 @@ def lower_cat(builder: RegionBuilder, node: Node) -> None:
     nodes = cast(Sequence[Node], node.args[0])
     shape = shape_of(node)
     dim = arguments(node)["dim"] % len(shape)
-    order = builder.common_order(nodes, len(shape))
+    order = common_order(builder, nodes, len(shape))
     parts = [builder.operand(n, order) for n in nodes]
     lazy = [is_expand(n) and not same_shape(p.shape, shape_of(n)) for n, p in zip(nodes, parts, strict=True)]
     if any(lazy):

@@ -13,17 +13,16 @@ from torch.fx import Node
 from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, Size
-from delegate.backends.xnnpack.aot.lowerings.convolution import depthwise, pad_zeros, spatial
 from delegate.backends.xnnpack.aot.lowerings.indexing import concatenate, take
+from delegate.backends.xnnpack.aot.lowerings.layers import depthwise, pad_zeros, spatial
 from delegate.backends.xnnpack.aot.lowerings.reduction import reduce
 from delegate.backends.xnnpack.aot.lowerings.table import (
     TABLE,
+    add_nan,
     arg,
-    clamp_windows,
+    clamp_to_one,
     floats,
-    ones,
     propagate_nan_along,
-    propagate_nan_of_windows,
     ranks,
 )
 from delegate.backends.xnnpack.aot.operand import LOW, Operand, exact, shape_of
@@ -150,9 +149,9 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
 
 def _with_nan(builder: RegionBuilder, y: Operand, x: Operand, windows: Windows) -> Operand:
     """Return y, a pool of x, with NaN where a window has NaN: its sum of clamped elements is NaN."""
-    channels = cast(int, x.shape[1])
-    sums = depthwise(builder, clamp_windows(builder, x), ones(channels, windows.kernel), y.shape, windows.stride)
-    return propagate_nan_of_windows(builder, y, sums)
+    kernel = np.ones((1, *windows.kernel, cast(int, x.shape[1])), np.float32)
+    clamped = builder.reorder(clamp_to_one(builder, x), NHWC)
+    return add_nan(builder, y, depthwise(builder, clamped, kernel, y.shape, windows.stride))
 
 
 def _never_negative(node: Node) -> bool:
@@ -196,11 +195,12 @@ def average(builder: RegionBuilder, x: Operand, windows: Windows) -> Operand:
 
     AVERAGE_POOL_2D gives -inf for NaN and supports no gaps between windows, but a depthwise convolution handles both.
     """
-    kernel = ones(cast(int, x.shape[1]), windows.kernel, 1 / (windows.kernel[0] * windows.kernel[1]))
+    size = windows.kernel[0] * windows.kernel[1]
+    kernel = np.full((1, *windows.kernel, cast(int, x.shape[1])), 1 / size, np.float32)
     small = None if builder.result is None else exact(kernel)
     if small is None and not windows.has_gaps and not builder.keeps_nan():
         return pool(builder, "AVERAGE_POOL_2D", x, windows, x.shape)
-    if windows.kernel[0] * windows.kernel[1] not in _DEPTHWISE_SIZES:
+    if size not in _DEPTHWISE_SIZES:
         builder.may_lose_infinity()
     return depthwise(builder, x, kernel if small is None else small, (*x.shape[:2], *windows.out_sizes), windows.stride)
 

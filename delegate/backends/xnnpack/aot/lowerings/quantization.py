@@ -29,7 +29,7 @@ from delegate.backend.qdq import (
 )
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.integers import ROWS
-from delegate.backends.xnnpack.aot.lowerings.linear import fully_connected
+from delegate.backends.xnnpack.aot.lowerings.layers import fully_connected
 from delegate.backends.xnnpack.aot.lowerings.table import MAX_RANK, TABLE, arg
 from delegate.backends.xnnpack.aot.operand import SCALES, integers_of, shape_of
 from delegate.edge.node import arguments, is_constant, is_empty, op_name, tensor

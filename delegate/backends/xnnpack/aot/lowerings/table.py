@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.fx import Node
 
 from delegate.backend.lowering import LoweringTable
 from delegate.backend.qdq import is_known
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.layout import NHWC
 from delegate.backends.xnnpack.aot.operand import Operand
 from delegate.edge.node import op_name
 from delegate.verdict import YES, Reason, Verdict, no
@@ -143,10 +141,13 @@ def arg(node: Node, position: int, default: Any = None) -> Any:
 
 
 def propagate_nan(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
-    """Return y, which has the shape and order of x, with NaN where x has NaN."""
+    """Return y, to which x broadcasts, with NaN where x has NaN.
+
+    On x86, XNNPACK's maximum and minimum propagate NaN of one operand only.
+    """
     if not builder.keeps_nan():
         return y
-    return _add(builder, y, _zeros_or_nan(builder, _clamp(builder, x)))
+    return add_nan(builder, y, clamp_to_one(builder, x))
 
 
 def propagate_nan_of_log(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
@@ -176,45 +177,21 @@ def propagate_nan_along(builder: RegionBuilder, y: Operand, x: Operand, dims: Se
     if not dims or not builder.keeps_nan():
         return y
     axes = builder.numbers(sorted(x.axis(d) for d in dims))
-    clamped = _clamp(builder, x)
+    clamped = clamp_to_one(builder, x)
     total = builder.emit("SUM", [clamped, axes], y.shape, y.order, "ReducerOptions", keepDims=keepdim)
-    return _add(builder, y, _zeros_or_nan(builder, total))
+    return add_nan(builder, y, total)
 
 
-def propagate_nan_of_operand(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
-    """Return y, a maximum or minimum of x and another operand, with NaN where x has NaN.
-
-    x broadcasts to y, but on x86, XNNPACK propagates NaN of one operand only.
-    """
-    if not builder.keeps_nan():
-        return y
-    zeros = _zeros_or_nan(builder, _clamp(builder, x))
-    return builder.emit("ADD", [y, zeros], y.shape, y.order, "AddOptions")
-
-
-def _clamp(builder: RegionBuilder, x: Operand) -> Operand:
+def clamp_to_one(builder: RegionBuilder, x: Operand) -> Operand:
+    """Return x clamped to -1 and 1: its sums are finite, or NaN if x has NaN."""
     return builder.emit("RELU_N1_TO_1", [x], x.shape, x.order)
 
 
-def _zeros_or_nan(builder: RegionBuilder, x: Operand) -> Operand:
+def add_nan(builder: RegionBuilder, y: Operand, x: Operand) -> Operand:
+    """Return y with NaN where x, which is finite otherwise, has NaN."""
     builder.nan_guards += 1
-    return builder.emit("MUL", [x, builder.scalar(0.0)], x.shape, x.order, "MulOptions")
+    return _add(builder, y, builder.emit("MUL", [x, builder.scalar(0.0)], x.shape, x.order, "MulOptions"))
 
 
 def _add(builder: RegionBuilder, y: Operand, zeros: Operand) -> Operand:
     return builder.emit("ADD", [y, zeros], y.shape, y.order, "AddOptions")
-
-
-def ones(channels: int, kernel: Sequence[int], value: float = 1.0) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Return a depthwise kernel [1, H, W, C] of one value."""
-    return np.full((1, *kernel, channels), value, np.float32)
-
-
-def clamp_windows(builder: RegionBuilder, x: Operand) -> Operand:
-    """Return x clamped to -1 and 1 in NHWC: its sums over windows are finite, or NaN if a window has NaN."""
-    return builder.reorder(_clamp(builder, x), NHWC)
-
-
-def propagate_nan_of_windows(builder: RegionBuilder, y: Operand, sums: Operand) -> Operand:
-    """Return y, a pool, with NaN where the sum of the clamped elements of a window is NaN."""
-    return _add(builder, y, _zeros_or_nan(builder, sums))

@@ -1,4 +1,7 @@
-"""Convolutions: 1d and 2d, grouped, depthwise, dilated and transposed. Weights are rearranged ahead of time."""
+"""Layers: convolutions, whose weights are rearranged ahead of time, and products of matrices.
+
+A product is a FULLY_CONNECTED if the right side is constant, else a BATCH_MATMUL.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,16 @@ import numpy as np
 from ai_edge_litert.schema_py_generated import Padding
 from torch.fx import Node
 
-from delegate.backend.lowering import every
+from delegate.backend.lowering import every, of_matrices
 from delegate.backend.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
-from delegate.backends.xnnpack.aot.layout import NHWC, NWC, Size
-from delegate.backends.xnnpack.aot.lowerings.elementwise import binary
+from delegate.backends.xnnpack.aot.layout import NHWC, NWC, Order, Size
+from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, emit_broadcast, expand_rank
 from delegate.backends.xnnpack.aot.lowerings.indexing import pad_zeros as pad_dimensions
+from delegate.backends.xnnpack.aot.lowerings.indexing import slice_dims
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, constant, floats, ranks
 from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
-from delegate.backends.xnnpack.aot.tflite import Array
+from delegate.backends.xnnpack.aot.tflite import Array, TensorQuantization
 from delegate.edge.node import tensor
 from delegate.verdict import YES, Reason, Verdict, no
 
@@ -58,7 +62,7 @@ def crop(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
     cut = [(max(0, -before), max(0, -after)) for before, after in pairs]
     ranges = {d + 2: (before, -after or None) for d, (before, after) in enumerate(cut)}
     sizes = [s - before - after for s, (before, after) in zip(x.shape[2:], cut, strict=True)]
-    return builder.slice(x, ranges, (*x.shape[:2], *sizes))
+    return slice_dims(builder, x, ranges, (*x.shape[:2], *sizes))
 
 
 def spatial(values: Any, dims: int, first: int) -> list[int]:
@@ -113,6 +117,16 @@ def convolution(builder: RegionBuilder, node: Node) -> None:
     builder.set(node, from_2d(builder, y, x.rank))
 
 
+def emit_bias(builder: RegionBuilder, values: Array, x: Operand, weights: Coded | Array) -> Operand:
+    """Add a bias per channel; in integers, it is int32 in units of both scales' product."""
+    if x.type is None or not isinstance(weights, Coded):
+        return builder.constant(values)
+    scales = weights.scales.astype(np.float64) * x.type.scale
+    codes = np.rint(values.astype(np.float64) / scales).astype(np.int32)
+    quantization = TensorQuantization(tuple(scales.astype(np.float32).tolist()), (0,) * len(scales))
+    return Operand(builder.model.constant(codes, quantization), values.shape, (0,))
+
+
 class _Layer(NamedTuple):
     """A convolution in two dimensions of a value in NHWC; `kernels` are in the order that the function requires."""
 
@@ -146,7 +160,7 @@ def _emit_windows(builder: RegionBuilder, name: str, layer: _Layer, multiplier: 
     depthwise = {} if multiplier is None else {"depthMultiplier": multiplier}
     return builder.emit(
         name,
-        [x, builder.constant(kernels), builder.bias(bias, x, kernels)],
+        [x, builder.constant(kernels), emit_bias(builder, bias, x, kernels)],
         shape,
         NHWC,
         "Conv2DOptions" if multiplier is None else "DepthwiseConv2DOptions",
@@ -232,7 +246,7 @@ def _emit_transposed(builder: RegionBuilder, layer: _Layer) -> Operand:
             builder.numbers([example(x.shape[0]), *size, outputs]),
             builder.constant(kernel.transpose(1, 2, 3, 0)),
             x,
-            builder.bias(bias, x, kernel),
+            emit_bias(builder, bias, x, kernel),
         ],
         (x.shape[0], outputs, *size),
         NHWC,
@@ -243,7 +257,9 @@ def _emit_transposed(builder: RegionBuilder, layer: _Layer) -> Operand:
     )
     if size == out_sizes:
         return y
-    return builder.slice(y, {d + 2: (p, p + w) for d, (p, w) in enumerate(zip(padding, out_sizes, strict=True))}, shape)
+    return slice_dims(
+        builder, y, {d + 2: (p, p + w) for d, (p, w) in enumerate(zip(padding, out_sizes, strict=True))}, shape
+    )
 
 
 def _with_zeros(kernel: Array | Coded, extra: list[int]) -> Array | Coded:
@@ -254,3 +270,128 @@ def _with_zeros(kernel: Array | Coded, extra: list[int]) -> Array | Coded:
     if isinstance(kernel, Coded):
         return replace(kernel, values=np.pad(kernel.values, widths))
     return np.pad(kernel, widths)
+
+
+def fully_connected(
+    builder: RegionBuilder, x: Operand, weight: Array | Coded, bias: Array | None, shape: tuple[Size, ...]
+) -> Operand:
+    """Emit x @ weight.T + bias; weight is [O, I], where leading dimensions of x keep their order."""
+    if x.rank == 1:
+        row = fully_connected(builder, builder.reshape(x, (1, *x.shape)), weight, bias, (1, *shape))
+        return builder.reshape(row, shape)
+    last = x.rank - 1
+    x = builder.reorder(x, (*(d for d in x.order if d != last), last))
+    operands = [x, builder.constant(weight), -1 if bias is None else emit_bias(builder, bias, x, weight)]
+    options = {"keepNumDims": True}
+    if builder.quantizes_at_run_time(x, weight):
+        options["asymmetricQuantizeInputs"] = True
+    return builder.emit("FULLY_CONNECTED", operands, shape, x.order, "FullyConnectedOptions", **options)
+
+
+def matrix_product(builder: RegionBuilder, a: Node, b: Node, shape: tuple[Size, ...]) -> Operand:
+    """Emit a @ b, of at least two dimensions each; batch dimensions broadcast."""
+    if builder.is_constant(b) and builder.array(b).ndim == 2:
+        return fully_connected(builder, builder.operand(a), builder.weights(b).T, None, shape)
+    return batch_matmul(builder, builder.operand(a), builder.operand(b), shape)
+
+
+def batch_matmul(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Size, ...]) -> Operand:
+    """Emit a @ b, without a transpose if BATCH_MATMUL supports the order of the factors.
+
+    (a @ b) is also (b.T @ a.T).T, so if both are stored transposed, the factors are swapped and the result is
+    transposed.
+    """
+    rank = len(shape)
+    batch = _batch_order(a, b, rank)
+    a, b = _lead(builder, a, batch, rank), _lead(builder, b, batch, rank)
+    a_transposed, b_transposed = _is_transposed(a), _is_transposed(b)
+    if a_transposed and b_transposed:
+        order = (*batch, rank - 1, rank - 2)
+        return builder.emit("BATCH_MATMUL", [b, a], shape, order, "BatchMatMulOptions", adjX=False, adjY=False)
+    a = builder.reorder(a, _order(batch, a.rank, rank, transposed=False))
+    order = (*batch, rank - 2, rank - 1)
+    return builder.emit("BATCH_MATMUL", [a, b], shape, order, "BatchMatMulOptions", adjX=False, adjY=b_transposed)
+
+
+def _batch_order(a: Operand, b: Operand, rank: int) -> Order:
+    """Return the order of batch dimensions in the larger factor of full rank."""
+    full = [x for x in (a, b) if x.rank == rank]
+    largest = max(full, key=lambda x: math.prod(example(s) for s in x.shape))
+    return tuple(d for d in largest.order if d < rank - 2)
+
+
+def _is_transposed(x: Operand) -> bool:
+    return x.axis(-1) < x.axis(-2)
+
+
+def _order(batch: Order, own: int, rank: int, transposed: bool) -> Order:
+    """Return the order for a factor of rank `own`: batch dimensions as in `batch`, then its matrix."""
+    leading = tuple(d - (rank - own) for d in batch if d >= rank - own)
+    return (*leading, own - 1, own - 2) if transposed else (*leading, own - 2, own - 1)
+
+
+def _lead(builder: RegionBuilder, x: Operand, batch: Order, rank: int) -> Operand:
+    """Reorder a factor to have its batch dimensions first, and expand it to `rank`; its matrix keeps its order."""
+    x = builder.reorder(x, _order(batch, x.rank, rank, _is_transposed(x)))
+    if x.rank < rank and x.rank > 2:
+        x = expand_rank(builder, x, rank, (*batch, *(d + rank - x.rank for d in x.order[-2:])))
+    return x
+
+
+def _linear(node: Node) -> Verdict:
+    """The weight has two dimensions."""
+    rank = tensor(cast(Node, node.args[1])).dim()
+    return YES if rank == 2 else no(Reason.RANK, f"the weight has {rank} dimensions, not 2")
+
+
+@TABLE.lowers("aten.linear.default", check=every(floats, _linear), keep=True)
+def linear(builder: RegionBuilder, node: Node) -> None:
+    """Lower to x @ weight.T + bias."""
+    x, weight, bias = cast(Any, (*node.args, None))[:3]
+    shape = shape_of(node)
+    if builder.is_constant(weight) and (bias is None or builder.is_constant(bias)):
+        numbers = None if bias is None else builder.array(bias)
+        builder.set(node, fully_connected(builder, builder.operand(x), builder.weights(weight), numbers, shape))
+        return
+    left, right = builder.operand(x), builder.operand(weight)
+    transposed = replace(right, shape=right.shape[::-1], order=tuple(1 - d for d in right.order))
+    flat = left if left.rank > 1 else builder.reshape(left, (1, *left.shape))
+    y = batch_matmul(builder, flat, transposed, (*flat.shape[:-1], shape[-1]))
+    y = y if left.rank > 1 else builder.reshape(y, shape)
+    builder.set(node, y if bias is None else emit_broadcast(builder, node, "ADD", (y, bias)))
+
+
+@TABLE.lowers("aten.mm.default", "aten.bmm.default", check=floats)
+@TABLE.lowers("aten.matmul.default", check=every(floats, of_matrices), keep=True)
+def matmul(builder: RegionBuilder, node: Node) -> None:
+    """Lower to a product of matrices."""
+    a, b = cast("tuple[Node, Node]", node.args[:2])
+    builder.set(node, matrix_product(builder, a, b, shape_of(node)))
+
+
+@TABLE.lowers("aten.addmm.default", check=floats)
+def addmm(builder: RegionBuilder, node: Node) -> None:
+    """Lower to beta * c + alpha * (a @ b)."""
+    c, a, b = cast("tuple[Node, Node, Node]", node.args[:3])
+    beta, alpha = (float(cast(Any, node.kwargs.get(name, 1))) for name in ("beta", "alpha"))
+    shape = shape_of(node)
+    if builder.is_constant(b) and builder.is_constant(c):
+        bias = np.asarray(builder.array(c) * np.float32(beta))
+        if bias.ndim < 2 or bias.shape[0] == 1:
+            weight = builder.array(b).T * np.float32(alpha)
+            row = np.ascontiguousarray(np.broadcast_to(bias.reshape(-1), (weight.shape[0],)))
+            builder.set(node, fully_connected(builder, builder.operand(a), weight, row, shape))
+            return
+    y = matrix_product(builder, a, b, shape)
+    y = y if alpha == 1 else binary(builder, "MUL", y, alpha)
+    if beta == 0:
+        builder.set(node, y)
+        return
+    term: Any = c if beta == 1 else _scale(builder, c, beta)
+    builder.set(node, emit_broadcast(builder, node, "ADD", (y, term)))
+
+
+def _scale(builder: RegionBuilder, c: Node, beta: float) -> Operand:
+    if builder.is_constant(c):
+        return builder.constant(builder.array(c) * np.float32(beta))
+    return binary(builder, "MUL", builder.operand(c), beta)
