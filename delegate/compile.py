@@ -180,7 +180,7 @@ def _compile_and_verify(
     program, lowered = compiler.compile()
     while verifying is not None:
         with stage("verify"):
-            measured = verifying.measure(program, lowered, compiler.artifacts)
+            measured = verifying.measure(program, lowered)
         moved = verifying.to_move(measured, lowered, compiler.artifacts)
         if not moved:
             return program, lowered, measured

@@ -46,17 +46,13 @@ class MethodComparison:
 
     Args:
         name: the name of the method.
-        from_lowered: the differences from the program that was lowered, run by torch.
-        lowered: the figures of these.
-        from_float: the differences from a float reference that is another program; None without one.
-        floats: the figures of these.
+        lowered: the figures against the program that was lowered, run by torch.
+        floats: the figures against a float reference that is another program; None without one.
         gap: the figures of the program that was lowered against its float reference, both run by torch.
     """
 
     name: str
-    from_lowered: Differences
     lowered: MethodAccuracy
-    from_float: Differences | None = None
     floats: MethodAccuracy | None = None
     gap: Accuracy | None = None
 
@@ -119,11 +115,11 @@ class ProgramRun:
             references = (eager, eager_floats) if name in floats else (eager,)
             differences, gap = _compare(name, context, references, calls)
             accuracy = _method_accuracy(lowered[name], differences[0], eager, self._reference(name))
-            run = MethodComparison(name, differences[0], accuracy)
+            run = MethodComparison(name, accuracy)
             if name in floats:
                 against_floats = _method_accuracy(lowered[name], differences[1], eager_floats, FLOAT)
                 figures = None if against_floats.figures is None else gap.accuracy()
-                run = replace(run, from_float=differences[1], floats=against_floats, gap=figures)
+                run = replace(run, floats=against_floats, gap=figures)
             yield run
 
     def _reference(self, name: str) -> str:
@@ -220,4 +216,17 @@ def _method_accuracy(
     if len(differences.nowhere_finite) < len(differences.outputs):
         gaps += [f"result {number} has no finite number" for number in differences.nowhere_finite]
     gaps += [f"the reference has no state {state}" for state in sorted(states)]
-    return MethodAccuracy(name, reference, differences.accuracy(), "; ".join(gaps))
+    return MethodAccuracy(name, reference, differences.accuracy(), "; ".join(gaps), _describe_nan(differences))
+
+
+def _describe_nan(differences: Differences) -> str:
+    """Describe the NaN in results and their references; empty if neither have any."""
+    if not (differences.has_nan or differences.has_expected_nan):
+        return ""
+    if not differences.has_expected_nan:
+        sides = "the program returns NaN, and the reference returns none"
+    elif not differences.has_nan:
+        sides = "the reference returns NaN, and the program returns none"
+    else:
+        sides = "the program and the reference return NaN"
+    return f"{sides} (`delegate debug MODEL --nan` finds the first node)"

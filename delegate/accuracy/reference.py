@@ -21,7 +21,6 @@ from delegate.backend.guilty import Unit, part_of
 from delegate.compiled import to_array, to_tensor
 from delegate.edge.graphs import call, is_random
 from delegate.edge.node import arguments, draws, dtype_of, writes_in_place
-from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import pytree, reorder_kwargs
 from delegate.errors import AccuracyError
 from delegate.partitioner.extraction import LoweredProgram
@@ -307,15 +306,6 @@ class RegionTrial:
             return None
         expected = [self.known[node.name] for node in self.region.outputs]
         return difference(self._eager.continue_from(self.inputs, self.known, part_results), expected)
-
-    def read_values(self) -> dict[str, torch.Tensor]:
-        """Return all values of the region on the backend, by node; empty if the library rejects so many results."""
-        taps = [n for n in self.region.calls if isinstance(n.meta.get(META_VALUE), torch.Tensor)]
-        try:
-            values = self.run(self.region.with_outputs(taps))
-        except Exception:  # a library that accepts the region may reject further results with any error
-            return {}
-        return dict(zip((n.name for n in self.region.inputs), self.inputs, strict=True)) | values
 
     def run(self, part: Region) -> dict[str, torch.Tensor]:
         """Run a part on its backend, on the values that torch computes for its inputs.

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from delegate.accuracy.bounds import DEFAULTS, Bounds, OnFailure, is_quantized, precision_of
 from delegate.accuracy.layer_noise import layers_of
 from delegate.accuracy.program_run import MethodComparison, ProgramRun
-from delegate.accuracy.recording import NotFiniteCall, RecordedInstruction, RunRecorder, describe_nan, nan_text
+from delegate.accuracy.recording import RecordedInstruction, RunRecorder
 from delegate.accuracy.reference import RegionTrial
 from delegate.accuracy.samples import Sample, example_samples, origin_of, samples_of
 from delegate.backend.aot import PreprocessResult
@@ -146,13 +146,12 @@ class Verification:
         samples = samples_to_verify(inputs, exported)
         return cls(exported, samples, selection, registry, floats, blame, inputs is None)
 
-    def measure(self, program: Program, lowered: Sequence[LoweredProgram], artifacts: Artifacts) -> MeasuredAccuracy:
+    def measure(self, program: Program, lowered: Sequence[LoweredProgram]) -> MeasuredAccuracy:
         """Run a program; all methods run in one context, one after another.
 
         Args:
             program: the compiled program.
             lowered: its lowered methods.
-            artifacts: compiles parts of a partition that gives NaN where torch gives none.
 
         Raises:
             InputError: the samples do not fit.
@@ -162,21 +161,13 @@ class Verification:
         kernels = self.selection.kernels
         run = ProgramRun(program, lowered, self.exported, self.floats, self.samples, self.registry, kernels)
         recorder = RunRecorder(run.delegates, self.bounds, RecordedInstruction)
-
-        def trial_of(found: NotFiniteCall[RecordedInstruction]) -> RegionTrial:
-            return self._trial(run.delegates[found.entry.name], found.call.inputs, artifacts)
-
         methods: dict[str, MethodComparison] = {}
         with run.load() as loaded:
             for method in run.compare(loaded, recorder):
-                name, calls = method.name, self.samples[method.name]
-                origin = InputOrigin.EXAMPLE if self.is_on_examples else origin_of(calls)
-                here = describe_nan(recorder, name, trial_of) if method.from_lowered.has_nan else ""
-                nan = nan_text(method.from_lowered, here, self.exported[name], calls)
-                methods[name] = replace(method, lowered=replace(method.lowered, nan=nan, inputs=origin))
-                if method.from_float is not None and method.floats is not None:
-                    nan = nan_text(method.from_float, here, self.floats[name], calls)
-                    methods[name] = replace(methods[name], floats=replace(method.floats, nan=nan, inputs=origin))
+                origin = InputOrigin.EXAMPLE if self.is_on_examples else origin_of(self.samples[method.name])
+                floats = None if method.floats is None else replace(method.floats, inputs=origin)
+                lowered_accuracy = replace(method.lowered, inputs=origin)
+                methods[method.name] = replace(method, lowered=lowered_accuracy, floats=floats)
         return MeasuredAccuracy(methods, recorder.partitions)
 
     def add_to_report(self, report: Report, measured: MeasuredAccuracy) -> Report:

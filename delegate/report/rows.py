@@ -104,7 +104,7 @@ class MethodAccuracy:
         reference: a description of the reference.
         figures: None if results cannot be compared; `why` then has the reason.
         why: the results that were not compared, for people.
-        nan: the first nodes that return NaN in the program and in the reference, for people; empty without NaN.
+        nan: which of the program and the reference return NaN, for people; empty without NaN.
         inputs: the origin of the inputs.
     """
 

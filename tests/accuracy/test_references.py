@@ -172,12 +172,10 @@ class Logarithm(nn.Module):
         return (x * 2).log() + 1
 
 
-def test_nan_has_its_first_node() -> None:
+def test_results_without_numbers_are_a_warning() -> None:
     x = torch.linspace(-1, 1, 8).reshape(2, 4)
-    with pytest.warns(RuntimeWarning, match="no finite numbers .* first in aten.log.default"):
-        program = delegate.to_backend(export(Logarithm(), (x,)), [], verify=[(x - 5,)])
-    (accuracy,) = program.report.accuracy
-    assert "the reference returns NaN too, first in aten.log.default (log) at" in str(accuracy)
+    with pytest.warns(RuntimeWarning, match="no finite numbers .* the program and the reference return NaN"):
+        delegate.to_backend(export(Logarithm(), (x,)), [], verify=[(x - 5,)])
 
 
 @pytest.mark.parametrize("on_failure", ["error", "move"])
@@ -188,7 +186,7 @@ def test_a_reference_without_numbers_is_no_fault_of_a_backend(backends: list[str
     with pytest.raises(AccuracyError) as caught:
         delegate.to_backend(export(Logarithm(), (x,)), config={"backends": backends, "verify": verify})
     text = str(caught.value)
-    assert "the reference returns NaN too, first in aten.log.default (log) at" in text
+    assert "the program and the reference return NaN" in text
     assert text.endswith("verify on inputs whose results are finite in torch")
 
 

@@ -15,7 +15,7 @@ import torch
 from delegate.accuracy.bounds import DEFAULTS, Bounds, Verify, is_quantized, precision_of, with_bounds
 from delegate.accuracy.layer_noise import layers_of
 from delegate.accuracy.program_run import FLOAT, MethodComparison, ProgramRun
-from delegate.accuracy.recording import excess_of, first_node
+from delegate.accuracy.recording import excess_of
 from delegate.accuracy.reference import flat_arguments, is_random_method
 from delegate.accuracy.samples import Sample
 from delegate.accuracy.verification import samples_to_verify
@@ -35,12 +35,12 @@ from delegate.runtime.isolated import Isolated
 from delegate.selection import open_artifact_cache
 from delegate_devtools.diagnosis import Diagnosis, Fault, FaultyNode
 from delegate_devtools.faults import kind_of
+from delegate_devtools.not_finite import describe_not_finite, first_node
 from delegate_devtools.quantization import find_clipped_ranges
 from delegate_devtools.recorder import (
     NOT_FINITE,
     DebuggedInstruction,
     ThoroughRecorder,
-    describe_not_finite,
     edge_values,
     prefixes_of_bodies,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,13 +18,11 @@ from delegate.accuracy.recording import (
     RecordedInstruction,
     RunRecorder,
     Tensors,
-    describe_inside,
     excess_of,
-    has_nan,
     inputs_of,
     tensor_of,
 )
-from delegate.accuracy.reference import GraphRunner, no_reference
+from delegate.accuracy.reference import GraphRunner, no_reference, tensors
 from delegate.compiled import to_tensor
 from delegate.edge.control_flow import control_flow
 from delegate.edge.graphs import call as call_operator
@@ -34,6 +32,7 @@ from delegate.edge.torch_private import schema_of
 from delegate.errors import DelegateError
 from delegate.partitioner.extraction import LoweredDelegate
 from delegate.program.dtypes import DType
+from delegate.program.instructions import describe_operator, source_of
 from delegate.program.model import (
     Arg,
     DelegateCall,
@@ -45,8 +44,16 @@ from delegate.program.model import (
     StructuredCall,
 )
 from delegate.runtime.lifecycle import hold
-from delegate.runtime.steps import DelegateStep, KernelStep
+from delegate.runtime.steps import DelegateStep, KernelStep, Step
+from delegate.runtime.watch import Shapes, WrappedStep
 from delegate_devtools.choices import compare_of
+
+T = TypeVar("T")
+
+
+def has_nan(value: torch.Tensor) -> bool:
+    """Return whether a tensor has NaN."""
+    return (value.is_floating_point() or value.is_complex()) and bool(value.isnan().any())
 
 
 def has_infinity(value: torch.Tensor) -> bool:
@@ -54,12 +61,17 @@ def has_infinity(value: torch.Tensor) -> bool:
     return (value.is_floating_point() or value.is_complex()) and bool(value.isinf().any())
 
 
-NOT_FINITE: Mapping[str, Callable[[torch.Tensor], bool]] = {"NaN": has_nan, "infinity": has_infinity}
+Test = Callable[[torch.Tensor], bool]
+NOT_FINITE: Mapping[str, Test] = {"NaN": has_nan, "infinity": has_infinity}
 
 
 @dataclass(slots=True)
 class DebuggedInstruction(RecordedInstruction):
     """An instruction of a method, with what the search for its faults needs.
+
+    Args:
+        operator: The operator that a kernel runs; empty for a partition.
+        source: the user's line; empty if unknown.
 
     Attributes:
         prefix: The prefix of the nodes in its body of control flow, e.g. "true_graph_0."; empty outside of bodies.
@@ -71,6 +83,8 @@ class DebuggedInstruction(RecordedInstruction):
         is_another_answer: it is right, and differs from torch, because several answers are right.
     """
 
+    operator: str = ""
+    source: str = ""
     prefix: str = ""
     totals: Differences = field(default_factory=Differences)
     exact: Tensors = ()
@@ -78,6 +92,12 @@ class DebuggedInstruction(RecordedInstruction):
     is_stable: bool = True
     is_another_answer: bool = False
     failure: DelegateError | None = None
+
+    def describe(self) -> str:
+        """Return the partition and its backend, or the operator, the name and the user's line of the kernel."""
+        if self.delegate is not None:
+            return f"partition {self.name} on {self.delegate.backend}"
+        return describe_operator(self.operator, self.name, self.source)
 
     @property
     def is_wrong(self) -> bool:
@@ -95,6 +115,21 @@ class DebuggedInstruction(RecordedInstruction):
         self.failure, self.worst = error, RecordedCall(inputs)
 
 
+@dataclass(frozen=True, slots=True)
+class NotFiniteCall:
+    """The first call of an instruction whose results have NaN or infinity.
+
+    Args:
+        kind: a key of `NOT_FINITE`.
+        entry: the instruction.
+        call: the call; without inputs for a kernel.
+    """
+
+    kind: str
+    entry: DebuggedInstruction
+    call: RecordedCall
+
+
 class ThoroughRecorder(RunRecorder[DebuggedInstruction]):
     """A recorder that compares each kernel with torch, and runs each partition twice.
 
@@ -108,8 +143,6 @@ class ThoroughRecorder(RunRecorder[DebuggedInstruction]):
         not_compared: operators of kernels that torch cannot run, such as fused ones.
     """
 
-    not_finite_tests: ClassVar = NOT_FINITE
-
     def __init__(
         self,
         delegates: Mapping[str, LoweredDelegate],
@@ -121,10 +154,44 @@ class ThoroughRecorder(RunRecorder[DebuggedInstruction]):
         self._values, self._bodies = values, bodies
         self._prefixes: dict[str, dict[tuple[int, ...], str]] = {}  # by method and results of an instruction
         self.not_compared: set[str] = set()
+        self._entries: dict[tuple[str, str], DebuggedInstruction] = {}
+        self._not_finite: dict[tuple[str, int], NotFiniteCall] = {}
+
+    @property
+    def instructions(self) -> tuple[DebuggedInstruction, ...]:
+        """The recorded instructions, in the order of their first calls."""
+        return tuple(self._entries.values())
+
+    def not_finite(self, method: str, kind: str) -> list[NotFiniteCall]:
+        """Return the first NaN or infinity of each instruction of a method that has one, in the order of the run."""
+        return [f for f in self._not_finite.values() if (f.entry.method, f.kind) == (method, kind)]
+
+    def wrap(
+        self, program: Program, method: MethodDefinition, call: Instruction, steps: Iterable[Step], shapes: Shapes
+    ) -> list[Step]:
+        """Return the steps of an instruction; partitions and kernels are recorded."""
+        return [self._wrap(program, method, call, step) for step in steps]
+
+    def _wrap(self, program: Program, method: MethodDefinition, call: Instruction, step: Step) -> Step:
+        if isinstance(call, DelegateCall) and isinstance(step, DelegateStep):
+            return WrappedStep(step, lambda: self._run_partition(step, self.entry(program, method, call)))
+        if isinstance(call, KernelCall) and isinstance(step, KernelStep):
+            return WrappedStep(step, lambda: self._run_kernel(step, self.entry(program, method, call), method, call))
+        return step
+
+    def run(
+        self, program: Program, method: MethodDefinition, call: Instruction, function: Callable[..., T], *args: Any
+    ) -> T:
+        """Run the function of an instruction that has no steps."""
+        results = function(*args)
+        if isinstance(call, KernelCall):
+            entry = self.entry(program, method, call)
+            self._note_kernel(entry, results if isinstance(results, tuple) else (results,), method, call)
+        return results
 
     def add_unopened(self, method: str, name: str, error: DelegateError) -> DebuggedInstruction:
         """Add a partition that its backend does not open, and return its record."""
-        entry = self._entries.setdefault((method, name), self.create(method, name, "", "", self.delegates[name]))
+        entry = self._entries.setdefault((method, name), self._open(method, name))
         entry.failure = error
         return entry
 
@@ -133,7 +200,12 @@ class ThoroughRecorder(RunRecorder[DebuggedInstruction]):
     ) -> DebuggedInstruction:
         """Return the record of an instruction that runs; instructions of bodies have records of their own."""
         prefix = self._prefix(method, call)
-        entry = super().entry(program, method, call, prefix)
+        if isinstance(call, DelegateCall):
+            entry = self._open(method.name, program.delegates[call.delegate].name)
+        else:
+            name, operator = method.values[call.outputs[0]].name, program.operators[call.operator]
+            entry = DebuggedInstruction(method.name, name, operator=operator, source=source_of(method, call))
+        entry = self._entries.setdefault((method.name, prefix + entry.name), entry)
         entry.prefix = prefix
         return entry
 
@@ -162,6 +234,7 @@ class ThoroughRecorder(RunRecorder[DebuggedInstruction]):
             entry.fail(step.translate(error), inputs)
             raise
         entry.last = call = self._record(step, entry, inputs)
+        self._note(entry, call)
         if not same(call.actual, [tensor_of(a, n) for a, n in zip(repeated, entry.region.outputs, strict=True)]):
             entry.is_stable, entry.worst = False, call
 
@@ -194,37 +267,17 @@ class ThoroughRecorder(RunRecorder[DebuggedInstruction]):
                 exact = _run_operator(operator, [to_float64(a) for a in arguments]) if is_exact_needed else None
                 entry.exact = exact or ()
 
+    def _note_kernel(
+        self, entry: DebuggedInstruction, results: Iterable[Any], method: MethodDefinition, call: KernelCall
+    ) -> None:
+        arrays = zip(results, (method.values[index].dtype for index in call.outputs), strict=True)
+        self._note(entry, RecordedCall((), tuple(tensors([to_tensor(array, dtype) for array, dtype in arrays]))))
 
-def describe_not_finite(
-    recorder: ThoroughRecorder,
-    method: str,
-    kind: str,
-    read: Callable[[DebuggedInstruction, RecordedCall], Mapping[str, torch.Tensor]],
-    *,
-    is_likely: bool,
-) -> str:
-    """Describe the first node of a method that gives NaN or infinity, also inside of a partition; empty if none does.
-
-    Args:
-        recorder: the recorder of the run.
-        method: the name of the method.
-        kind: a key of `NOT_FINITE`.
-        read: returns the values inside of a partition in a call.
-        is_likely: read the values inside of partitions whose results are finite.
-    """
-    found, test = recorder.not_finite(method, kind), NOT_FINITE[kind]
-    first = found[0] if found else None
-    for entry in recorder.instructions:
-        if first is not None and entry is first.entry:
-            break
-        call = entry.last if is_likely and entry.method == method else None
-        if call is not None and (text := describe_inside(entry, read(entry, call), test)):
-            return text
-    if first is None:
-        return ""
-    if first.entry.delegate is None:
-        return first.entry.describe()
-    return describe_inside(first.entry, read(first.entry, first.call), test) or first.entry.describe()
+    def _note(self, entry: DebuggedInstruction, call: RecordedCall) -> None:
+        """Note the first call of an instruction with NaN, and with infinity."""
+        for kind, test in NOT_FINITE.items():
+            if any(map(test, call.actual)):
+                self._not_finite.setdefault((kind, id(entry)), NotFiniteCall(kind, entry, call))
 
 
 def edge_values(edge: EdgeProgram, leaves: Sequence[Any], names: Set[str]) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from delegate.accuracy.recording import RecordedCall, excess_of
 from delegate.accuracy.reference import EagerRegion, RegionTrial
 from delegate.backend.aot import PreprocessResult, Region, RegionCrashed, RegionFailed, RegionGivenUp
 from delegate.backend.guilty import Unit, nodes_of, part_of, units_of
+from delegate.edge.program import META_VALUE
 from delegate.errors import DelegateError, InputError
 from delegate.lowering.compiler import CompileFailure, Compiler
 from delegate.partitioner.artifacts import Artifacts
@@ -185,7 +186,7 @@ class PartitionSearch:
         There are none if the library rejects that.
         """
         if id(call) not in self._values:
-            self._values[id(call)] = values = self._trial(call).read_values()
+            self._values[id(call)] = values = _read_values(self._trial(call))
             if not values:
                 self._context.notes.append(f"the values inside of partition {self._region.name} cannot be read")
         return self._values[id(call)]
@@ -536,6 +537,16 @@ def _list_tried(trial: RegionTrial, nodes: Iterable[Node]) -> Iterator[torch.Ten
 def _reference(trial: RegionTrial, part: Region) -> RecordedCall:
     """Return a call of a part with the results of torch alone."""
     return RecordedCall(tuple(_list_tried(trial, part.inputs)), expected=tuple(_list_tried(trial, part.outputs)))
+
+
+def _read_values(trial: RegionTrial) -> dict[str, torch.Tensor]:
+    """Return all values of a region on its backend, by node; empty if the library rejects so many results."""
+    taps = [n for n in trial.region.calls if isinstance(n.meta.get(META_VALUE), torch.Tensor)]
+    try:
+        values = trial.run(trial.region.with_outputs(taps))
+    except Exception:  # a library that accepts the region may reject further results with any error
+        return {}
+    return dict(zip((n.name for n in trial.region.inputs), trial.inputs, strict=True)) | values
 
 
 def _run(trial: RegionTrial, part: Region) -> RecordedCall:
