@@ -5,13 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 import delegate
 from delegate.edge.passes.pipeline import PROGRAM_PASSES
-from delegate.errors import ListenerError
 from delegate.events.kinds import Compiled, Event, PassRun, Planned, StageRun, SupportChecked
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -68,22 +66,3 @@ def test_cache_hits(tmp_path, monkeypatch):
     assert {e.is_cached for e in of_kind(second, Compiled)} == {True}
     lowered(["xnnpack"])
     assert [e.name for e in of_kind(lowered(["xnnpack"]), StageRun)] == ["program from the cache", "lower"]
-
-
-def test_a_listener_that_fails():
-    with (
-        pytest.raises(ListenerError, match=r"listener .* failed: ZeroDivisionError.*StageRun"),
-        delegate.listen(lambda e: 1 / 0),
-    ):
-        delegate.to_backend(delegate.export(Net().eval(), (X,)), [])
-    assert lowered([]) != []
-
-
-def test_listeners_within_each_other():
-    outer, inner = list[Event](), list[Event]()
-    with delegate.listen(outer.append):
-        with delegate.listen(inner.append):
-            delegate.to_backend(delegate.export(Net().eval(), (X,)), [])
-        assert outer == inner != []
-        delegate.to_backend(delegate.export(Net().eval(), (X,)), [])
-    assert len(outer) > len(inner)

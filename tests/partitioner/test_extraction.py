@@ -13,7 +13,7 @@ from torch.fx import Graph
 from delegate.edge.node import tensors
 from delegate.edge.program import EdgeProgram
 from delegate.errors import LoweringError
-from delegate.partitioner.extraction import RegionExtractor, call_delegate, lower
+from delegate.partitioner.extraction import call_delegate, lower
 from delegate.partitioner.rules import PartitionRules
 from delegate.testing import assert_same
 from tests.support.functions import Function
@@ -184,14 +184,3 @@ def _microseconds_per_node(size: int) -> float:
         lowered(planned(program, {"a": without("aten.sin")}))
         times.append(time.process_time() - start)
     return min(times) / size * 1e6
-
-
-def test_the_boundary_names_each_value_once() -> None:
-    made = planned(_ladder(40), {"a": without("aten.sin")})
-    cutter = RegionExtractor(made)
-    for partition in made.partitions:
-        border = cutter.boundary(partition)
-        assert len(set(border.inputs)) == len(border.inputs)
-        assert not set(border.inputs) & set(partition.nodes)
-        assert set(border.outputs) <= set(partition.nodes)
-        assert border.outputs

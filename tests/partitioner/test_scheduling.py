@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from functools import cache
 
@@ -89,18 +88,3 @@ def test_small_graphs(
     taken: Sequence[int], predecessors: Predecessors, runs: Sequence[tuple[bool, tuple[int, ...]]]
 ) -> None:
     assert schedule(taken, predecessors) == [Run(*run) for run in runs]
-
-
-def test_time_grows_linearly() -> None:
-    assert _microseconds_per_node(40_000) < 5 * _microseconds_per_node(4_000)
-
-
-def _microseconds_per_node(size: int) -> float:
-    predecessors = [[p for p in (n - 1, n - 7) if p >= 0] for n in range(size)]
-    taken = {n for n in range(size) if n % 20}
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        schedule(taken, predecessors)
-        times.append(time.process_time() - start)
-    return min(times) / size * 1e6

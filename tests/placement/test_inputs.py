@@ -10,7 +10,7 @@ from torch import nn
 import delegate
 from delegate.config import PlacementSection
 from delegate.edge.sources import read_programs
-from delegate.errors import ConfigError, InputError
+from delegate.errors import InputError
 from delegate.kernels.selection import kernels_of
 from delegate.lowering.compiler import Compiler
 from delegate.placement.reference_comparator import samples_to_place
@@ -87,17 +87,6 @@ def test_calls_are_in_the_order_of_the_method() -> None:
     (call,) = samples_to_place(PlacementSection(), inputs, methods, compiler)["forward"]
     x, y = call.args
     assert (x.mean(), y.mean(), call.kwargs) == (1, 0, {})
-
-
-@pytest.mark.parametrize("bound", [0, -5, float("nan"), float("inf"), "forty", True])
-def test_bounds_that_are_none(bound) -> None:
-    with pytest.raises(ConfigError, match=r"sqnr_db: should be"):
-        delegate.to_backend(exported(), "xnnpack", config={"placement": {"accuracy": {"sqnr_db": bound}}})
-
-
-def test_a_candidate_that_is_named_twice() -> None:
-    with pytest.raises(ConfigError, match="one of them is named twice"):
-        delegate.to_backend(exported(), "xnnpack", config={"placement": {"candidates": ["xnnpack", "xnnpack"]}})
 
 
 @pytest.mark.extended

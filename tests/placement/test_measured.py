@@ -250,19 +250,6 @@ def test_objectives(exported, objective) -> None:
         assert all(p.cost > 2**20 for p in placement.plans)
 
 
-@pytest.mark.extended
-def test_threads_are_tried_and_held(exported) -> None:
-    config = {
-        "backends": ["xnnpack"],
-        "placement": {"policy": "measured", "threads": [1, 2], "budget": 20, "candidates": ["xnnpack"]},
-    }
-    program = delegate.to_backend(exported, config=config)
-    (placement,) = program.report.placements
-    assert {p.name for p in placement.plans} >= {"xnnpack, 1 threads", "xnnpack, 2 threads"}
-    (spec,) = program.program.delegates
-    assert f"xnnpack, {spec.compile_specs['threads']} threads" == placement.chosen
-
-
 class Sum(nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.tanh(a + b) + (a + b)
@@ -364,7 +351,12 @@ def test_accuracy_is_measured_on_data_that_is_named(exported, tmp_path) -> None:
         ({"config": measuring(candidates=[])}, "name some"),
         ({"config": measuring(objective="speed")}, "placement.objective: should be"),
         ({"config": measuring(candidates=[{"name": "xnnpack:one", "quantization": {}}])}, "requires accuracy"),
+        ({"config": measuring(candidates=["xnnpack:one", "xnnpack:one"])}, "one of them is named twice"),
         ({"config": measuring(threads=[0])}, "should be greater than 0"),
+        *(
+            ({"config": measuring(accuracy={"sqnr_db": bound})}, "sqnr_db: should be")
+            for bound in (0, -5, float("nan"), float("inf"), "forty", True)
+        ),
         ({"placement": "measured"}, "placement cannot be a str .*: give delegate.Estimated"),
         ({"placement": delegate.Measured(budget=-1)}, "the placement is invalid: .*budget"),
         ({"placement": delegate.Measured(objective="speed")}, "the placement is invalid: .*objective"),

@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 
+AUTO = {"scheme": "auto", "sqnr_db": 20}
 SIZES = {"placement": {"objective": "file size"}}  # what other work on the cores does not disturb
 
 
@@ -155,6 +156,10 @@ def test_a_lockfile_keeps_the_choice(tmp_path: Path) -> None:
             {"placement": {"accuracy": {"sqnr_db": 20}, "candidates": [{"name": "xnnpack", **config()}]}},
             "backends",
         ),
+        (
+            {"placement": {"accuracy": {"sqnr_db": 20}, "candidates": [{"name": "xnnpack", "quantization": AUTO}]}},
+            "scheme: auto has candidates of its own",
+        ),
         (config(backends=()), "quantization: it needs a backend, but `backends` is empty"),
         (config(modules={"absent": "off"}), "'absent' matches nothing in the model"),
         (config(backends=("cuda",)), "none of the backends supports quantized programs: cuda"),
@@ -163,13 +168,6 @@ def test_a_lockfile_keeps_the_choice(tmp_path: Path) -> None:
 def test_bad_settings(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         delegate.to_backend(FLOAT, config=given, cache=False)
-
-
-def test_auto_is_no_candidate() -> None:
-    candidate = {"name": "xnnpack", "quantization": {"scheme": "auto", "sqnr_db": 20}}
-    placement = {"accuracy": {"sqnr_db": 20}, "candidates": [candidate]}
-    with pytest.raises(ConfigError, match="scheme: auto has candidates of its own"):
-        delegate.to_backend(FLOAT, config={"placement": placement}, cache=False)
 
 
 def test_another_placement_is_an_error() -> None:
