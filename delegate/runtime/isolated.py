@@ -200,8 +200,18 @@ class Tensors:
         return cls([TensorType(tuple(shape), np.dtype(name)) for shape, name in rows])
 
 
+class _Opened:
+    """A delegate in its process, with its tensors in shared memory."""
+
+    def __init__(self, delegate: Delegate) -> None:
+        self.delegate = delegate
+        self.inputs: list[Array] = []
+        self.outputs: list[Array] = []
+        self.memory: mmap.mmap
+
+
 class _Server:
-    """The delegates of a program in their process."""
+    """The delegates of a program in their process; each method answers a question."""
 
     def __init__(self) -> None:
         self._runtimes: dict[str, BackendRuntime] = {}
@@ -220,7 +230,13 @@ class _Server:
     def prepare(self, message: Any, files: Sequence[int]) -> None:
         """Place the tensors of a delegate in the memory that the program shares; a file belongs to a new memory."""
         number, count, rows = message
-        self._opened[number].prepare(count, Tensors.from_json(rows), *files)
+        opened, tensors = self._opened[number], Tensors.from_json(rows)
+        for file in files:
+            opened.memory = mmap.mmap(file, os.fstat(file).st_size)
+            os.close(file)
+        arrays = tensors.arrays(opened.memory)
+        opened.inputs, opened.outputs = arrays[:count], arrays[count:]
+        opened.delegate.prepare(tensors.types[:count], tensors.types[count:])
 
     def execute(self, number: int, _: Sequence[int]) -> None:
         """Run a delegate."""
@@ -234,29 +250,10 @@ class _Server:
         opened.delegate.close()
 
 
-class _Opened:
-    """A delegate in its process, with its tensors in shared memory."""
-
-    def __init__(self, delegate: Delegate) -> None:
-        self.delegate = delegate
-        self.inputs: list[Array] = []
-        self.outputs: list[Array] = []
-        self._memory: mmap.mmap
-
-    def prepare(self, count: int, tensors: Tensors, file: int | None = None) -> None:
-        """Set up the tensors, of which the first ones are inputs."""
-        if file is not None:
-            self._memory = mmap.mmap(file, os.fstat(file).st_size)
-            os.close(file)
-        arrays = tensors.arrays(self._memory)
-        self.inputs, self.outputs = arrays[:count], arrays[count:]
-        self.delegate.prepare(tensors.types[:count], tensors.types[count:])
-
-
 def questions() -> Questions:
     """Return the questions about the delegates of a program."""
     server = _Server()
-    return {"open": server.open, "prepare": server.prepare, "execute": server.execute, "close": server.close}
+    return {name: getattr(server, name) for name in ("open", "prepare", "execute", "close")}
 
 
 @contextlib.contextmanager

@@ -2,6 +2,9 @@
 
     python -m tests.hostile.files [MINUTES [FIRST]]        or `make fuzz MINUTES=10`
 
+They are forged from the programs in `seeds/`: small models of every kind on kernels, and one with a delegate that falls
+back.
+
 What may come of a file: a result, the same twice over memory of different content, or an error of this project. What
 may not: another exception, a crash, time or memory out of proportion, or a call that Python cannot stop.
 """

@@ -159,14 +159,6 @@ def test_parts_that_states_have_not(name):
         PROGRAMS[""].loaded.context().snapshot(parts)
 
 
-def test_a_part_of_another_shape_changes_nothing():
-    context = PROGRAMS[""].loaded.context()
-    before = context.snapshot()
-    with pytest.raises(InputError, match=r"'hidden' is float32\[2, 8\].*must be float32\[1, 8\]"):
-        context.restore({"hidden": before["hidden"] + 1}, {"hidden": slice(1)})
-    np.testing.assert_array_equal(context.states["hidden"], before["hidden"])
-
-
 def test_states_of_zeros_take_no_memory_before_they_are_written():
     program = delegate.load(serialize(PROGRAMS[""].program))
     starts = dict(zip(program.states, program._shared.states, strict=True))
@@ -242,20 +234,6 @@ def in_threads(work: Any, count: int = 4) -> None:
         list(pool.map(run, range(count)))
 
 
-@pytest.mark.parametrize("backend", ["", "xnnpack"])
-def test_one_program_without_state_in_threads(backend):
-    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16), nn.Softmax(-1)).eval()
-    program = compiled(module, (torch.ones(4, 16),), backends=[backend] if backend else []).loaded
-    given = [torch.randn(4, 16) for _ in range(4)]
-    expected = [module(g).detach().numpy() for g in given]
-
-    def work(number: int) -> None:
-        for _ in range(100):
-            assert_same(program(given[number].numpy()), expected[number])
-
-    in_threads(work)
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["made in the thread", "made before"])
 def test_contexts_in_threads(program, shared):
     expected = eager(INPUTS)
@@ -269,13 +247,6 @@ def test_contexts_in_threads(program, shared):
                 assert_same(context(given), expected[i])
 
     in_threads(work)
-
-
-def test_a_state_is_counted_right_by_many_threads():
-    context = PROGRAMS[""].loaded.context()
-    given = INPUTS[0].numpy()
-    in_threads(lambda _: [context(given) for _ in range(100)])
-    assert context.states["count"] == 400
 
 
 def test_methods_of_a_context_do_not_interleave():
