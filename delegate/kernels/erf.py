@@ -10,7 +10,8 @@ Points of the Normal Distribution, Applied Statistics 37 (1988), PPND16.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly
@@ -186,6 +187,17 @@ def upper_quantile(inside: Array, outside: Array) -> Array:
     if beyond.any():
         result[beyond] = _of_tails(outside[beyond])
     return result
+
+
+def erfinv(x: Array) -> Array:
+    """Compute the inverse of erf in float64; infinite at -1 and 1, NaN beyond."""
+    size = np.abs(x)
+    return np.asarray(np.copysign(np.where(size <= 1, upper_quantile(size, 1 - size), np.nan) / math.sqrt(2), x))
+
+
+def in_float64(function: Callable[[Array], Array], x: Array, *, out: Array) -> None:
+    """Write a function of the array in float64 to `out`."""
+    np.copyto(out, function(np.asarray(x, np.float64)), casting="same_kind")
 
 
 def _of_tails(outside: Array) -> Array:

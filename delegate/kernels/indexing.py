@@ -15,9 +15,8 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.half_precision import HALF, Array, widen_kernel
-from delegate.kernels.operands import WIDE, along, cast
+from delegate.kernels.operands import along, cast
 from delegate.kernels.table import ANY, COMPLEX, REAL, TABLE
-from delegate.kernels.views import along as slices
 from delegate.program.dtypes import DType
 from delegate.program.raw import combine_at
 
@@ -71,7 +70,7 @@ def _add_rows(out: Array, targets: Array, rows: Array) -> None:
         out[targets] += rows
 
 
-_SUMS = (REAL | COMPLEX) - {DType.float16}
+SUMS = (REAL | COMPLEX) - {DType.float16}
 
 
 def check_indices(indices: Array, size: int, negative: bool = False) -> Array:
@@ -111,7 +110,7 @@ def index_tensor(x: Array, indices: Sequence[Array | None], *, out: Array) -> No
     np.copyto(out, x[to_numpy_index(indices)])
 
 
-@TABLE.kernel("aten.index_put.default", dtypes=_SUMS | HALF, in_place=True)
+@TABLE.kernel("aten.index_put.default", dtypes=SUMS | HALF, in_place=True)
 def index_put(x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool, *, out: Array) -> None:
     """Copy `x` with values written, or added one by one, at the indices."""
     if accumulate and out.dtype == np.uint16:  # bfloat16 bits can be copied, but not added
@@ -139,7 +138,7 @@ def _accumulate(out: Array, indices: Sequence[Array | None], values: Array) -> N
     _add_at(rows, places.reshape(-1), np.broadcast_to(values, shape).reshape(-1, rows.shape[1]))
 
 
-@TABLE.kernel("aten.index_add.default", dtypes=_SUMS, whole=True, in_place=True)
+@TABLE.kernel("aten.index_add.default", dtypes=SUMS, whole=True, in_place=True)
 def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, out: Array) -> None:
     np.copyto(out, x)
     if x.ndim:
@@ -152,34 +151,6 @@ def index_add(x: Array, dim: int, index: Array, source: Array, alpha: Any, *, ou
             _add_at(out.reshape(-1, after, copy=False), places, scaled.reshape(-1, after))
     else:
         out[...] += np.multiply(source.reshape(()), cast(alpha, out.dtype))
-
-
-@TABLE.kernel("aten.put.default", dtypes=_SUMS)
-def put(x: Array, index: Array, source: Array, accumulate: bool, *, out: Array) -> None:
-    """Copy `x` with the source's elements written, or added, at positions of the flattened tensor."""
-    np.copyto(out, x)
-    flat, places = out.reshape(-1), check_indices(index.reshape(-1), x.size, negative=True)
-    if accumulate:
-        combine_at(np.add, flat, (places,), source.reshape(-1))
-    else:
-        flat[places] = source.reshape(-1)
-
-
-@TABLE.kernel("aten.embedding_renorm.default", dtypes=WIDE | {DType.int32, DType.int64})
-def embedding_renorm(weight: Array, indices: Array, max_norm: float, order: float, *, out: Array) -> None:
-    """Copy the weight (rows, width) and scale the used rows to a norm of at most max_norm."""
-    np.copyto(out, weight)
-    used = np.unique(check_indices(indices, len(weight)))
-    norms = np.linalg.norm(weight[used], order, axis=1)
-    out[used[norms > max_norm]] *= (max_norm / (norms[norms > max_norm] + 1e-7))[:, None].astype(out.dtype)
-
-
-@TABLE.kernel("aten.nonzero_static.default", dtypes=CONVERTIBLE)
-def nonzero_static(x: Array, size: int, fill: int, *, out: Array) -> None:
-    """Write the first `size` coordinates of nonzero elements; fill missing ones."""
-    coordinates = np.argwhere(x)[:size]
-    out[: len(coordinates)] = coordinates
-    out[len(coordinates) :] = fill
 
 
 def _mask(mask: Array) -> Array:
@@ -271,7 +242,7 @@ def _used_part(source: Any, index: Array) -> Any:
     return source[tuple(slice(n) for n in index.shape)] if isinstance(source, np.ndarray) else source
 
 
-def _copy(x: Array, index: Array, source: Any, out: Array) -> tuple[Array, Array, Any]:
+def copy_for(x: Array, index: Array, source: Any, out: Array) -> tuple[Array, Array, Any]:
     """Copy `x` to `out`; return `out`, the index and the source with at least one dimension each."""
     np.copyto(out, x)
     source = np.atleast_1d(source) if isinstance(source, np.ndarray) else cast(source, out.dtype)[()]
@@ -286,42 +257,34 @@ def gather(x: Array, dim: int, index: Array, sparse_grad: bool, *, out: Array) -
 
 @TABLE.kernel("aten.scatter.src", "aten.scatter.value", dtypes=ANY - {DType.bfloat16}, in_place=True)
 def scatter(x: Array, dim: int, index: Array, source: Any, *, out: Array) -> None:
-    out, index, source = _copy(x, index, source, out)
+    out, index, source = copy_for(x, index, source, out)
     if index.size:
         part = _used_part(source, index)
         out.reshape(-1, copy=False)[_places(out, dim, index)] = part
 
 
-@TABLE.kernel("aten.scatter_add.default", dtypes=_SUMS, in_place=True)
+@TABLE.kernel("aten.scatter_add.default", dtypes=SUMS, in_place=True)
 def scatter_add(x: Array, dim: int, index: Array, source: Array, *, out: Array) -> None:
     scatter_reduce(x, dim, index, source, "sum", True, out=out)
 
 
-@TABLE.kernel("aten.scatter.reduce", "aten.scatter.value_reduce", dtypes=_SUMS, in_place=True)
+@TABLE.kernel("aten.scatter.reduce", "aten.scatter.value_reduce", dtypes=SUMS, in_place=True)
 def scatter_with(x: Array, dim: int, index: Array, source: Any, how: str, *, out: Array) -> None:
     scatter_reduce(x, dim, index, source, how, True, out=out)
 
 
-@TABLE.kernel("aten.scatter_reduce.two", dtypes=_SUMS, in_place=True)
+@TABLE.kernel("aten.scatter_reduce.two", dtypes=SUMS, in_place=True)
 def scatter_reduce(x: Array, dim: int, index: Array, source: Any, how: str, include_self: bool, *, out: Array) -> None:
     """Combine each place's own value (unless not include_self) with all source values for this place."""
-    out, index, source = _copy(x, index, source, out)
+    out, index, source = copy_for(x, index, source, out)
     if index.size:
         part = _used_part(source, index)
         places = _places(out, dim, index).reshape(-1)
         flat = part.reshape(-1) if isinstance(part, np.ndarray) else part
-        _combine(out.reshape(-1, copy=False), (places,), flat, how, include_self)
+        combine(out.reshape(-1, copy=False), (places,), flat, how, include_self)
 
 
-@TABLE.kernel("aten.index_reduce.default", dtypes=_SUMS - {DType.bool} - COMPLEX, in_place=True)
-def index_reduce(x: Array, dim: int, index: Array, source: Array, how: str, include_self: bool, *, out: Array) -> None:
-    """Reduce whole slices like `scatter_reduce`; index (n) names the slice of `x` for every slice of the source."""
-    out, index, source = _copy(x, index, source, out)
-    if index.size:
-        _combine(out, slices(dim, out.ndim, check_indices(index, out.shape[dim])), source, how, include_self)
-
-
-def _combine(out: Array, places: tuple[Any, ...], source: Any, how: str, include_self: bool) -> None:
+def combine(out: Array, places: tuple[Any, ...], source: Any, how: str, include_self: bool) -> None:
     ufunc = _UFUNCS[how]
     if not include_self:
         out[places] = _identity(ufunc, out.dtype)

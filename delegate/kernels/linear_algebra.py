@@ -7,7 +7,7 @@ matrices without a result have NaN, and the status is the number of the zero piv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -20,15 +20,15 @@ from delegate.kernels.table import COMPLEX, FLOAT, INT, TABLE
 from delegate.program import raw
 from delegate.program.dtypes import DType
 
-_PRODUCT_DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
+PRODUCT_DTYPES = (FLOAT | INT | COMPLEX) - {DType.float16}
 _EXACT = (1 << 24) // (255 * 128)  # number of uint8 and int8 products that float32 sums exactly
 _BLOCK = 32  # columns factored, and rows solved for, per step
-_FLOATS = COMPLEX | {DType.float32, DType.float64}
-_DTYPES = _FLOATS | {DType.int32}  # int32 for pivots, and for status codes, 0 on success
+FLOATS = COMPLEX | {DType.float32, DType.float64}
+DTYPES = FLOATS | {DType.int32}  # int32 for pivots, and for status codes, 0 on success
 Number = int | float | complex
 
 
-@TABLE.kernel("aten.linear.default", dtypes=_PRODUCT_DTYPES, whole=True)
+@TABLE.kernel("aten.linear.default", dtypes=PRODUCT_DTYPES, whole=True)
 def linear(x: Array, weight: Array, bias: Array | None, *, out: Array) -> None:
     """Multiply x (..., K) by weight (O, K) or (K) and add bias (O); all leading axes of x are rows of one matrix."""
     rows, columns = math.prod(x.shape[:-1]), 1 if weight.ndim == 1 else weight.shape[0]
@@ -38,7 +38,7 @@ def linear(x: Array, weight: Array, bias: Array | None, *, out: Array) -> None:
         np.add(flat, bias, out=flat)
 
 
-@TABLE.kernel("aten.mm.default", "aten.bmm.default", dtypes=_PRODUCT_DTYPES)
+@TABLE.kernel("aten.mm.default", "aten.bmm.default", dtypes=PRODUCT_DTYPES)
 def product(left: Array, right: Array, *, out: Array) -> None:
     np.matmul(left, right, out=out)
 
@@ -97,7 +97,7 @@ def int8_product(left: Array, right: Array, *, out: Array) -> None:
         np.add(out, wide[:, part] @ right[part].astype(np.float32), out=out, casting="unsafe")
 
 
-@TABLE.kernel("aten.matmul.default", dtypes=_PRODUCT_DTYPES, whole=True)
+@TABLE.kernel("aten.matmul.default", dtypes=PRODUCT_DTYPES, whole=True)
 def matmul(left: Array, right: Array, *, out: Array) -> None:
     """Multiply matrices of any ranks; if only the left side has batches, they are rows of one product."""
     if right.ndim == 2 and left.ndim > 2:
@@ -107,39 +107,18 @@ def matmul(left: Array, right: Array, *, out: Array) -> None:
         np.matmul(left, right, out=out)
 
 
-@TABLE.kernel("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", dtypes=_PRODUCT_DTYPES, whole=True)
+@TABLE.kernel("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", dtypes=PRODUCT_DTYPES, whole=True)
 def add_product(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
     """Compute beta * bias + alpha * (left @ right)."""
     np.matmul(left, right, out=out)
     _add_scaled(bias, beta, alpha, out)
 
 
-@TABLE.kernel("aten.addbmm.default", dtypes=_PRODUCT_DTYPES)
+@TABLE.kernel("aten.addbmm.default", dtypes=PRODUCT_DTYPES)
 def addbmm(bias: Array, left: Array, right: Array, beta: Number, alpha: Number, *, out: Array) -> None:
     """Compute beta * bias + alpha * sum over the batch of (left @ right)."""
     np.sum(np.matmul(left, right), axis=0, dtype=out.dtype, out=out)
     _add_scaled(bias, beta, alpha, out)
-
-
-@TABLE.kernel("aten._trilinear.default", dtypes=_PRODUCT_DTYPES)
-def trilinear(
-    first: Array,
-    second: Array,
-    third: Array,
-    new_first: Sequence[int],
-    new_second: Sequence[int],
-    new_third: Sequence[int],
-    summed: Sequence[int],
-    _unrolled: int,
-    *,
-    out: Array,
-) -> None:
-    """Multiply three tensors, each with new dimensions of size 1, and sum over some dimensions."""
-    rank = first.ndim + len(new_first)
-    operands: list[Any] = []
-    for x, new in ((first, new_first), (second, new_second), (third, new_third)):
-        operands += [x, [d for d in range(rank) if d not in new]]
-    out[...] = np.einsum(*operands, [d for d in range(rank) if d not in summed], optimize=True).reshape(out.shape)
 
 
 def _add_scaled(bias: Array, beta: Any, alpha: Any, out: Array) -> None:
@@ -157,18 +136,18 @@ def _add_scaled(bias: Array, beta: Any, alpha: Any, out: Array) -> None:
         np.add(out, np.multiply(bias, beta), out=out, casting="unsafe")
 
 
-def _transpose(x: Array, conjugate: bool = False) -> Array:
+def transpose(x: Array, conjugate: bool = False) -> Array:
     return np.conjugate(x.swapaxes(-1, -2)) if conjugate else x.swapaxes(-1, -2)
 
 
-def _solve(matrix: Array, right: Array, left: bool = True) -> Array:
+def solve(matrix: Array, right: Array, left: bool = True) -> Array:
     """Return X with matrix @ X = right, or X @ matrix = right."""
     if left:
         return np.linalg.solve(matrix, right)
-    return _transpose(np.linalg.solve(_transpose(matrix), _transpose(right)))
+    return transpose(np.linalg.solve(transpose(matrix), transpose(right)))
 
 
-def _solve_triangle(triangle: Array, right: Array, upper: bool) -> Array:
+def solve_triangle(triangle: Array, right: Array, upper: bool) -> Array:
     """Return X with triangle @ X = right, in blocks of rows; NumPy itself would factor the matrix like any other."""
     batch = np.broadcast_shapes(triangle.shape[:-2], right.shape[:-2])
     solution = np.broadcast_to(right, (*batch, *right.shape[-2:])).copy()
@@ -192,7 +171,7 @@ def lu_factor(x: Array) -> tuple[Array, Array]:
     for start in range(0, steps, _BLOCK):
         end = min(start + _BLOCK, steps)
         _factor_columns(work, pivots, start, end)
-        lower, _ = _triangles(work[:, start:, start:end])
+        lower, _ = triangles(work[:, start:, start:end])
         work[:, start:end, end:] = np.linalg.solve(lower[:, : end - start], work[:, start:end, end:])
         work[:, end:, end:] -= lower[:, end - start :] @ work[:, start:end, end:]
     return work.reshape(x.shape), pivots.reshape(*x.shape[:-2], steps)
@@ -211,75 +190,18 @@ def _factor_columns(work: Array, pivots: Array, start: int, end: int) -> None:
         work[:, k + 1 :, k + 1 : end] -= work[:, k + 1 :, k, None] * work[:, k, None, k + 1 : end]
 
 
-def _row_order(pivots: Array, rows: int) -> Array:
-    """Return the row at each place after all swaps: (..., steps) -> (..., rows)."""
-    flat = pivots.reshape(math.prod(pivots.shape[:-1]), pivots.shape[-1])
-    order, batch = np.tile(np.arange(rows), (len(flat), 1)), np.arange(len(flat))
-    for k in range(flat.shape[1]):
-        other = flat[:, k] - 1
-        order[batch, k], order[batch, other] = order[batch, other], order[batch, k]
-    return order.reshape(*pivots.shape[:-1], rows)
-
-
-def _permutation(pivots: Array, rows: int, dtype: np.dtype[Any]) -> Array:
-    """Return P with P @ L @ U equal to the factored matrix."""
-    return _transpose(np.eye(rows, dtype=dtype)[_row_order(pivots, rows)])
-
-
-def _triangles(factors: Array) -> tuple[Array, Array]:
+def triangles(factors: Array) -> tuple[Array, Array]:
     steps = min(factors.shape[-2:])
     lower = np.tril(factors[..., :, :steps], -1) + np.eye(factors.shape[-2], steps, dtype=factors.dtype)
     return lower, np.triu(factors[..., :steps, :])
 
 
-@TABLE.kernel("aten.linalg_lu_factor_ex.default", dtypes=_DTYPES)
+@TABLE.kernel("aten.linalg_lu_factor_ex.default", dtypes=DTYPES)
 def linalg_lu_factor_ex(x: Array, pivot: bool, check: bool, *, out: tuple[Array, Array, Array]) -> None:
     out[0][...], out[1][...] = lu_factor(x)
     out[2][...] = _zero_pivot(out[0])
     if check and out[2].any():
         raise np.linalg.LinAlgError("Singular matrix")
-
-
-@TABLE.kernel("aten.linalg_lu.default", dtypes=_FLOATS)
-def linalg_lu(x: Array, pivot: bool, *, out: tuple[Array, Array, Array]) -> None:
-    factors, pivots = lu_factor(x)
-    out[0][...] = _permutation(pivots, x.shape[-2], x.dtype)
-    out[1][...], out[2][...] = _triangles(factors)
-
-
-@TABLE.kernel("aten.lu_unpack.default", dtypes=_DTYPES)
-def lu_unpack(factors: Array, pivots: Array, data: bool, permutation: bool, *, out: tuple[Array, Array, Array]) -> None:
-    """Compute P, L and U; results that are not requested are empty or 0."""
-    for result in out:
-        result.fill(0)
-    if permutation:
-        out[0][...] = _permutation(pivots, factors.shape[-2], factors.dtype)
-    if data:
-        out[1][...], out[2][...] = _triangles(factors)
-
-
-@TABLE.kernel("aten.linalg_lu_solve.default", dtypes=_DTYPES)
-def linalg_lu_solve(factors: Array, pivots: Array, right: Array, left: bool, adjoint: bool, *, out: Array) -> None:
-    lower, upper = _triangles(factors)
-    matrix = _permutation(pivots, factors.shape[-2], factors.dtype) @ lower @ upper
-    out[...] = _solve(_transpose(matrix, True) if adjoint else matrix, right, left)
-
-
-@TABLE.kernel("aten._linalg_det.default", dtypes=_DTYPES)
-def linalg_det(x: Array, *, out: tuple[Array, Array, Array]) -> None:
-    """Compute the determinant, the LU factors and the pivots.
-
-    Torch sometimes returns them for the transposed matrix.
-    """
-    out[0][...] = np.linalg.det(x)
-    out[1][...], out[2][...] = lu_factor(x)
-
-
-@TABLE.kernel("aten._linalg_slogdet.default", dtypes=_DTYPES)
-def linalg_slogdet(x: Array, *, out: tuple[Array, Array, Array, Array]) -> None:
-    """Compute the sign of the determinant and the logarithm of its size; other results as in `linalg_det`."""
-    out[0][...], out[1][...] = np.linalg.slogdet(x)
-    out[2][...], out[3][...] = lu_factor(x)
 
 
 def _with_status(
@@ -323,28 +245,28 @@ def _failing_minor(factor: Callable[[Array], Array], matrix: Array) -> int:
     return next(size for size in range(1, matrix.shape[-1] + 1) if _fails(factor, matrix[:size, :size]))
 
 
-@TABLE.kernel("aten._linalg_solve_ex.default", dtypes=_DTYPES)
+@TABLE.kernel("aten._linalg_solve_ex.default", dtypes=DTYPES)
 def linalg_solve_ex(x: Array, right: Array, left: bool, check: bool, *, out: tuple[Array, Array, Array, Array]) -> None:
     """Solve for right (..., n, k), or (..., n) for one column; the other results as in `linalg_det`."""
     vector = right.ndim == 1 or (right.ndim == x.ndim - 1 and right.shape == x.shape[:-1])
     columns = right[..., None] if vector else right
-    solution, out[3][...] = _with_status(lambda m: _solve(m, columns, left or vector), x, check, _singular)
+    solution, out[3][...] = _with_status(lambda m: solve(m, columns, left or vector), x, check, _singular)
     out[0][...] = solution[..., 0] if vector else solution
     out[1][...], out[2][...] = lu_factor(x)
 
 
-@TABLE.kernel("aten.linalg_inv_ex.default", dtypes=_DTYPES)
+@TABLE.kernel("aten.linalg_inv_ex.default", dtypes=DTYPES)
 def linalg_inv_ex(x: Array, check: bool, *, out: tuple[Array, Array]) -> None:
     out[0][...], out[1][...] = _with_status(np.linalg.inv, x, check, _singular)
 
 
-@TABLE.kernel("aten.linalg_cholesky_ex.default", dtypes=_DTYPES)
+@TABLE.kernel("aten.linalg_cholesky_ex.default", dtypes=DTYPES)
 def linalg_cholesky_ex(x: Array, upper: bool, check: bool, *, out: tuple[Array, Array]) -> None:
     factor = partial(_cholesky, upper=upper)
     out[0][...], out[1][...] = _with_status(factor, x, check, partial(_failing_minor, factor))
 
 
-@TABLE.kernel("aten.cholesky.default", dtypes=_FLOATS)
+@TABLE.kernel("aten.cholesky.default", dtypes=FLOATS)
 def cholesky(x: Array, upper: bool, *, out: Array) -> None:
     """Compute the triangular factor of a positive definite matrix, of which only one triangle is read."""
     out[...] = _cholesky(x, upper)
@@ -358,50 +280,41 @@ def _cholesky(x: Array, upper: bool) -> Array:
     return factor
 
 
-@TABLE.kernel("aten.cholesky_solve.default", dtypes=_FLOATS)
-def cholesky_solve(right: Array, factor: Array, upper: bool, *, out: Array) -> None:
-    """Solve for the matrix with this factor."""
-    lower = _lower(factor, upper)
-    out[...] = _solve_triangle(_transpose(lower, True), _solve_triangle(lower, right, False), True)
-
-
-@TABLE.kernel("aten.cholesky_inverse.default", dtypes=_FLOATS)
-def cholesky_inverse(factor: Array, upper: bool, *, out: Array) -> None:
-    lower = _lower(factor, upper)
-    out[...] = np.linalg.inv(lower @ _transpose(lower, True))
-
-
-def _lower(factor: Array, upper: bool) -> Array:
-    return _transpose(np.triu(factor), True) if upper else np.tril(factor)
-
-
-@TABLE.kernel("aten.linalg_solve_triangular.default", dtypes=_FLOATS)
+@TABLE.kernel("aten.linalg_solve_triangular.default", dtypes=FLOATS)
 def linalg_solve_triangular(
     x: Array, right: Array, upper: bool, left: bool, unitriangular: bool, *, out: Array
 ) -> None:
-    triangle = _triangle(x, upper, unitriangular)
+    triangle = triangle_of(x, upper, unitriangular)
     if left:
-        out[...] = _solve_triangle(triangle, right, upper)
+        out[...] = solve_triangle(triangle, right, upper)
     else:
-        out[...] = _transpose(_solve_triangle(_transpose(triangle), _transpose(right), not upper))
+        out[...] = transpose(solve_triangle(transpose(triangle), transpose(right), not upper))
 
 
-@TABLE.kernel("aten.triangular_solve.default", dtypes=_FLOATS)
-def triangular_solve(
-    right: Array, x: Array, upper: bool, transpose: bool, unitriangular: bool, *, out: tuple[Array, Array]
-) -> None:
-    """Compute the solution, and copy the matrix."""
-    triangle = _triangle(x, upper, unitriangular)
-    out[0][...] = _solve_triangle(_transpose(triangle) if transpose else triangle, right, upper != transpose)
-    out[1][...] = x
-
-
-def _triangle(x: Array, upper: bool, unitriangular: bool) -> Array:
+def triangle_of(x: Array, upper: bool, unitriangular: bool) -> Array:
     triangle = np.triu(x, int(unitriangular)) if upper else np.tril(x, -int(unitriangular))
     return triangle + np.eye(x.shape[-1], dtype=x.dtype) if unitriangular else triangle
 
 
-@TABLE.kernel("aten.linalg_qr.default", dtypes=_FLOATS)
+def require_finite(x: Array) -> None:
+    """Raise KernelError for infinities or NaN, as torch does: LAPACK may never finish on such a matrix."""
+    if not np.isfinite(x).all():
+        raise KernelError("the matrix contains infinities or NaN", remedy="pass a matrix of finite numbers")
+
+
+@TABLE.kernel("aten._linalg_eigh.default", dtypes=FLOATS)
+def linalg_eigh(x: Array, triangle: str, vectors: bool, *, out: tuple[Array, Array]) -> None:
+    """Compute eigenvalues in ascending order and the vectors as columns, each unique up to its sign or phase."""
+    side: Literal["L", "U"] = "U" if triangle.upper() == "U" else "L"
+    require_finite(x)
+    if vectors:
+        out[0][...], out[1][...] = np.linalg.eigh(x, side)
+    else:
+        out[0][...] = np.linalg.eigvalsh(x, side)
+        out[1].fill(0)
+
+
+@TABLE.kernel("aten.linalg_qr.default", dtypes=FLOATS)
 def linalg_qr(x: Array, mode: str, *, out: tuple[Array, Array]) -> None:
     """Factor in mode "reduced", "complete" or "r"; for "r", Q is empty."""
     if mode == "r":
@@ -410,71 +323,20 @@ def linalg_qr(x: Array, mode: str, *, out: tuple[Array, Array]) -> None:
         out[0][...], out[1][...] = np.linalg.qr(x, mode="complete" if mode == "complete" else "reduced")
 
 
-def _require_finite(x: Array) -> None:
-    """Raise KernelError for infinities or NaN, as torch does: LAPACK may never finish on such a matrix."""
-    if not np.isfinite(x).all():
-        raise KernelError("the matrix contains infinities or NaN", remedy="pass a matrix of finite numbers")
-
-
-@TABLE.kernel("aten._linalg_eigh.default", dtypes=_FLOATS)
-def linalg_eigh(x: Array, triangle: str, vectors: bool, *, out: tuple[Array, Array]) -> None:
-    """Compute eigenvalues in ascending order and the vectors as columns, each unique up to its sign or phase."""
-    side: Literal["L", "U"] = "U" if triangle.upper() == "U" else "L"
-    _require_finite(x)
-    if vectors:
-        out[0][...], out[1][...] = np.linalg.eigh(x, side)
-    else:
-        out[0][...] = np.linalg.eigvalsh(x, side)
-        out[1].fill(0)
-
-
-@TABLE.kernel("aten.linalg_eig.default", dtypes=_FLOATS)
+@TABLE.kernel("aten.linalg_eig.default", dtypes=FLOATS)
 def linalg_eig(x: Array, *, out: tuple[Array, Array]) -> None:
     """Compute complex eigenvalues in any order and the vectors as columns."""
-    _require_finite(x)
+    require_finite(x)
     out[0][...], out[1][...] = np.linalg.eig(x)
 
 
-@TABLE.kernel("aten._linalg_svd.default", dtypes=_FLOATS)
+@TABLE.kernel("aten._linalg_svd.default", dtypes=FLOATS)
 def linalg_svd(x: Array, full: bool, vectors: bool, _driver: str | None, *, out: tuple[Array, Array, Array]) -> None:
     """Compute U, the singular values in descending order, and V, conjugated and transposed."""
-    _require_finite(x)
+    require_finite(x)
     if vectors:
         out[0][...], out[1][...], out[2][...] = np.linalg.svd(x, full_matrices=full)
     else:
         out[1][...] = np.linalg.svd(x, compute_uv=False)
         out[0].fill(0)
         out[2].fill(0)
-
-
-@TABLE.kernel("aten.linalg_pinv.atol_rtol_tensor", dtypes=_FLOATS)
-def linalg_pinv(x: Array, atol: Array | None, rtol: Array | None, hermitian: bool, *, out: Array) -> None:
-    """Compute the pseudoinverse; singular values up to atol, or up to rtol times the greatest, count as 0."""
-    if x.size == 0:
-        out.fill(0)
-        return
-    _require_finite(x)
-    left, values, right = np.linalg.svd(x, full_matrices=False, hermitian=hermitian)
-    if rtol is None:
-        rtol = np.asarray(0.0 if atol is not None and np.all(atol > 0) else max(x.shape[-2:]) * np.finfo(x.dtype).eps)
-    least = np.maximum(np.asarray(0.0 if atol is None else atol)[..., None], rtol[..., None] * values[..., :1])
-    inverse = np.where(values > least, 1 / values, 0).astype(values.dtype)
-    out[...] = _transpose(right, True) @ (inverse[..., None] * _transpose(left, True))
-
-
-@TABLE.kernel("aten.linalg_matrix_exp.default", dtypes=_FLOATS)
-def matrix_exp(x: Array, *, out: Array) -> None:
-    """Compute the exponential: halve the matrix until its norm is at most 1/2, sum the series, square as often."""
-    if x.size == 0:
-        out.fill(0)
-        return
-    norm = float(np.abs(x).sum(axis=-1).max())
-    halvings = max(0, math.ceil(math.log2(norm)) + 1) if 0 < norm < math.inf else 0
-    scaled = x.astype(np.result_type(x, np.float64)) / 2.0**halvings
-    total = term = np.broadcast_to(np.eye(x.shape[-1], dtype=scaled.dtype), x.shape)
-    for k in range(1, 15):
-        term = term @ scaled / k
-        total = total + term
-    for _ in range(halvings):
-        total = total @ total
-    out[...] = total

@@ -29,7 +29,6 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     reduction,
     softmax,
     sorting,
-    special,
     spectral,
     statistics,
     unary,

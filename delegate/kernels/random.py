@@ -103,23 +103,6 @@ def exponential(x: Array, rate: float, _generator: None, *, out: Array) -> None:
     np.copyto(out, TABLE.generator.exponential(1 / rate, out.shape), casting="same_kind")
 
 
-@_kernel("aten.log_normal.default", dtypes=_FLOAT)
-def log_normal(x: Array, mean: float, std: float, _generator: None, *, out: Array) -> None:
-    """Draw exp of normal numbers."""
-    np.copyto(out, TABLE.generator.lognormal(mean, std, out.shape), casting="same_kind")
-
-
-@_kernel("aten.cauchy.default", dtypes=_FLOAT)
-def cauchy(x: Array, median: float, sigma: float, _generator: None, *, out: Array) -> None:
-    np.copyto(out, TABLE.generator.standard_cauchy(out.shape) * sigma + median, casting="same_kind")
-
-
-@_kernel("aten.geometric.default", dtypes=_FLOAT | INT)
-def geometric(x: Array, probability: float, _generator: None, *, out: Array) -> None:
-    """Draw the number of trials with this probability up to the first success."""
-    np.copyto(out, TABLE.generator.geometric(probability, out.shape), casting="unsafe")
-
-
 @_kernel("aten.bernoulli.p", "aten.bernoulli.Tensor", dtypes=_FLOAT | INT)
 def bernoulli_p(x: Array, probability: Any, _generator: None, *, out: Array) -> None:
     """Draw 1 with one probability, else 0, in the shape of `x`."""

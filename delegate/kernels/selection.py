@@ -23,7 +23,7 @@ def how_to_give(op: str, *, allocates: bool = False) -> str:
     decorator = f"@table.{'allocating' if allocates else 'kernel'}({op!r})"
     return (
         f"write a kernel (`{decorator}` of a delegate.KernelTable) and pass the table in kernels=[...], or "
-        "install a kernel library that has it (docs/reference/operators.md)"
+        "install a kernel library that has it, such as plugins/kernels-extra (docs/reference/operators.md)"
     )
 
 

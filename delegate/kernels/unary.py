@@ -7,11 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from delegate.kernels.erf import erf, erfc
-from delegate.kernels.half_precision import Array, from_bfloat16
+from delegate.kernels.erf import erf, erfc, erfcx, erfinv, in_float64
+from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, Operand, blocks, by_blocks, cast, put
 from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, INT, REAL, TABLE, UNSIGNED
-from delegate.program.dtypes import DType
 
 _MAX_DECIMALS = 308  # of a float
 
@@ -45,6 +44,8 @@ for _names, _apply in ((_TO_FLOAT, _convert), (_SAME, _convert), (_TO_BOOL, _dir
 TABLE.kernel("aten.abs.default", dtypes=REAL | COMPLEX, in_place=True)(partial(_direct, np.absolute))
 TABLE.kernel("aten.erf.default", dtypes=WIDE | INT | BOOL | UNSIGNED)(by_blocks(erf))
 TABLE.kernel("aten.erfc.default", dtypes=WIDE | INT | BOOL | UNSIGNED)(by_blocks(erfc))
+TABLE.kernel("aten.erfinv.default", dtypes=WIDE | INT | BOOL)(by_blocks(partial(in_float64, erfinv)))
+TABLE.kernel("aten.special_erfcx.default", dtypes=WIDE | INT | BOOL)(by_blocks(partial(in_float64, erfcx)))
 
 
 @TABLE.kernel("aten.signbit.default")
@@ -88,49 +89,10 @@ def round_decimals(x: Array, decimals: int, *, out: Array) -> None:
     last(out, scale, out=out)
 
 
-_SIGN, _NAN = np.uint16(0x8000), 0x7FC0  # of bfloat16
-
-
-@TABLE.kernel("aten.frexp.Tensor", dtypes=WIDE | {DType.int32})
-def frexp(x: Array, *, out: tuple[Array, Array]) -> None:
-    """Split x into mantissa * 2 ** exponent, with the mantissa in [0.5, 1)."""
-    mantissa, exponent = np.frexp(x)
-    np.copyto(out[0], mantissa)
-    np.copyto(out[1], np.where(np.isfinite(x), exponent, 0))
-
-
 @TABLE.kernel("aten.ldexp.Tensor", dtypes=WIDE | COMPLEX | INT | BOOL)
 def ldexp(x: Operand, exponent: Operand, *, out: Array) -> None:
     """Compute x * 2 ** exponent."""
     np.multiply(cast(x, out.dtype), np.power(out.dtype.type(2), cast(exponent, out.dtype)), out=out)
-
-
-@TABLE.kernel("aten.nextafter.default", dtypes=FLOAT)
-def nextafter(x: Array, toward: Array, *, out: Array) -> None:
-    np.nextafter(x, toward, out=out)
-    np.copyto(out, toward, where=x == toward)  # NumPy returns x for float16, with another sign of zero
-
-
-@TABLE.kernel("aten.nextafter.default", dtypes={DType.bfloat16})
-def nextafter_bfloat16(x: Array, toward: Array, *, out: Array) -> None:
-    """Compute the next number from its bits, which count up away from 0."""
-    start, end = from_bfloat16(x), from_bfloat16(toward)
-    away = (end > start) == (start > 0)
-    np.copyto(out, np.where(away, x + np.uint16(1), x - np.uint16(1)))
-    np.copyto(out, (toward & _SIGN) | np.uint16(1), where=start == 0)
-    np.copyto(out, toward, where=start == end)
-    np.copyto(out, _NAN, where=np.isnan(start) | np.isnan(end))
-
-
-@TABLE.kernel("aten.angle.default", dtypes=WIDE | INT | BOOL | COMPLEX)
-def angle(x: Array, *, out: Array) -> None:
-    """Compute the argument of a complex number: pi for negative numbers, 0 for others; NaN stays."""
-    if x.dtype.kind == "c":
-        np.arctan2(x.imag, x.real, out=out)
-        return
-    np.multiply(x < 0, out.dtype.type(math.pi), out=out)
-    if x.dtype.kind == "f" and (nan := np.isnan(x)).any():
-        np.copyto(out, x, where=nan)
 
 
 @TABLE.kernel("aten._conj.default", "aten._conj_physical.default", dtypes=ANY)

@@ -38,8 +38,34 @@ KNOWN = {
     "aten.*index_put.default[[]bfloat16]": ROUNDS_IN_BETWEEN,
     "aten.conv*[[]*float16]": ROUNDS_IN_BETWEEN,
     "aten.grid_sampler_*[[]*float16]": ROUNDS_IN_BETWEEN,
-    "aten.*matrix_exp.default[[]*float16]": ROUNDS_IN_BETWEEN,
-    "aten.*matrix_exp.default[[]float32]": "torch squares in float32, the kernel in float64",
+    **dict.fromkeys(
+        (
+            "aten._linalg_det.*",
+            "aten._linalg_slogdet.*",
+            "aten.linalg_lu.*",
+            "aten.linalg_lu_solve.*",
+            "aten.lu_unpack.*",
+            "aten.cholesky_inverse.*",
+            "aten.cholesky_solve.*",
+            "aten.triangular_solve.*",
+            "aten.linalg_pinv.*",
+            "aten.linalg_matrix_exp.*",
+            "aten._trilinear.*",
+            "aten.lgamma.*",
+            "aten.digamma.*",
+            "aten.cauchy.*",
+            "aten.geometric.*",
+            "aten.log_normal.*",
+            "aten.put.*",
+            "aten.index_reduce.*",
+            "aten.embedding_renorm.*",
+            "aten.nonzero_static.*",
+            "aten.frexp.*",
+            "aten.nextafter.*",
+            "aten.angle.*",
+        ),
+        EXTRA,
+    ),
     "aten.grid_sampler_2d.default[[]float32]": "the last bit of a coordinate decides between pixels of a large image",
     "aten.upsample_bicubic2d.vec[[]uint8]": FIXED_POINT,
     "aten.pow.Tensor_Scalar[[]complex64]": INFINITE,
@@ -74,7 +100,6 @@ KNOWN_OF_NOT_NUMBERS = {
     "aten.???_mean.*": OF_INFINITY,
     "aten.native_*_norm.default*": OF_INFINITY,
     "aten.gelu.default*": "torch gives NaN for infinity on CPUs with AVX-512",
-    "aten._trilinear.default*": "torch multiplies in another order",
 }
 # Some entries of every family; their samples take some seconds in all.
 SOME = [
@@ -85,7 +110,7 @@ SOME = [
     "nn.functional.rrelu", "special.log_ndtr", "special.erfcx",
     "nn.functional.embedding", "nn.functional.pad", "bmm", "addmm", "linalg.solve",
     "gather", "scatter_reduce", "index_put", "index_select", "masked_fill", "cat", "split", "expand", "permute",
-    "reshape", "roll", "tril", "fft.rfft", "lgamma", "bernoulli",
+    "reshape", "roll", "tril", "fft.rfft", "bernoulli",
 ]  # fmt: skip
 
 # Without gelu, whose every sample may be a known row: it depends on the CPU. `*` has it.

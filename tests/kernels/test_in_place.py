@@ -26,7 +26,6 @@ WRITES: dict[str, tuple[Any, ...]] = {
     "aten.scatter.value_reduce": (0, GRID, 2.0, {"reduce": "multiply"}),
     "aten.scatter_add.default": (0, GRID, ROWS),
     "aten.scatter_reduce.two": (0, GRID, ROWS, "mean"),
-    "aten.index_reduce.default": (0, INDEX, ROWS, "mean"),
     "aten.index_put.default": ([INDEX], ROWS, True),
     "aten.index_add.default": (0, INDEX, ROWS, {"alpha": 3}),
     "aten.masked_fill.Scalar": (MASK, 2.0),

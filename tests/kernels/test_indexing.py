@@ -129,11 +129,6 @@ def test_scatter_reduce(how, include_self, dtype):
     places = torch.tensor([[0, 1, 0], [0, 0, 2], [0, 1, 2]])
     x, source = sample(4, 3, dtype=dtype), sample(3, 3, dtype=dtype, seed=1)
     check(aten.scatter_reduce.two, x, 0, places, source, how, include_self=include_self)
-    if how != "sum":
-        where = index(0, 2, 0)
-        check(
-            aten.index_reduce.default, x, 0, where, source, how, include_self=include_self,
-        )  # fmt: skip
 
 
 def test_scatter_with():

@@ -18,7 +18,7 @@ BOOLS = FLOATS > 0
 VALUES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(["acos", "asin", "atanh", "erf_inv"], (UNIT,)),
     "acosh": (MORE.abs() + 1,),
-    **{n: (MORE.abs(),) for n in ["log", "log10", "log1p", "log2", "sqrt", "rsqrt", "lgamma", "digamma"]},
+    **{n: (MORE.abs(),) for n in ["log", "log10", "log1p", "log2", "sqrt", "rsqrt"]},
     **dict.fromkeys(["bitwise_and", "bitwise_or", "bitwise_xor", "gcd"], (INTS, FEW)),
     "bitwise_not": (INTS,), "pow": (MORE.abs(), FLOATS), "where": (BOOLS, FLOATS, MORE), "transpose": (FLOATS, [1, 0]),
     "squeeze": (FLOATS[:, None], [1]), "rev": (FLOATS, [1]), "reshape": (FLOATS, [3, 2]), "cat": ([FLOATS, MORE], 1),
@@ -49,7 +49,6 @@ BINARY = [
     "hypot",
     "maximum",
     "minimum",
-    "nextafter",
     "remainder",
 ]
 KEYWORDS: dict[str, dict[str, Any]] = {

@@ -42,7 +42,6 @@ _PLACES = {
 _MEANT = {
     "aten._linalg_det.default": 1, "aten._linalg_slogdet.default": 2, "aten._linalg_solve_ex.default": 1,
     "aten._embedding_bag_forward_only.default": 1, "aten._embedding_bag.default": 1,
-    "aten.embedding_bag.padding_idx": 1, "aten.embedding_bag.default": 1,
 }  # fmt: skip
 # Eigenvectors and singular vectors are unique up to their sign or phase.
 _UP_TO_PHASE = {"aten._linalg_eigh.default": {1}, "aten.linalg_eig.default": {1}, "aten._linalg_svd.default": {0, 2}}

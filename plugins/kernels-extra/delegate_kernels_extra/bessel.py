@@ -13,10 +13,9 @@ from functools import partial
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
 
-from delegate.kernels.erf import quotient
+from delegate.kernels.erf import in_float64, quotient
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, by_blocks
-from delegate.kernels.special import in_float64
 from delegate.kernels.table import BOOL, INT
 from delegate_kernels_extra.table import TABLE
 

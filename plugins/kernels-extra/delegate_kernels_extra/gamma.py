@@ -1,4 +1,4 @@
-"""Derivatives of gamma's logarithm, Hurwitz' zeta, incomplete gamma functions and the normal quantile, in float64.
+"""Gamma's logarithm and its derivatives, Hurwitz' zeta, incomplete gamma functions and the normal quantile, in float64.
 
 Incomplete gamma functions: P(a, x) is a power series for x < a + 1. Elsewhere Q(a, x) = 1 - P(a, x) is a continued
 fraction (Numerical Recipes, 6.2). Both take about sqrt(a) steps, so large a use Temme's uniform expansion (SIAM J.
@@ -12,18 +12,65 @@ from functools import partial
 
 import numpy as np
 
-from delegate.kernels.erf import erfc, polynomial, upper_quantile
+from delegate.kernels.erf import erfc, in_float64, polynomial, upper_quantile
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE, Operand, by_blocks
-from delegate.kernels.special import digamma, in_float64, lgamma, stirling
 from delegate.kernels.table import BOOL, INT
 from delegate_kernels_extra.table import TABLE
 
 _DTYPES = WIDE | INT | BOOL
-_SHIFT = 10  # the Euler-Maclaurin formula starts here; smaller arguments are moved up by recurrence
+_SHIFT = 10  # asymptotic series start here; smaller arguments are moved up by recurrence
+# The series in 1 / x**2 of Stirling's formula and of its derivative: Bernoulli numbers over 2k (2k - 1) and over 2k.
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
+_DIGAMMA = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 # Bernoulli numbers over (2k)! for the Euler-Maclaurin formula.
 _EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)
 _PRODUCTS = 8  # powers below it are products
+
+
+def _sin_pi(x: Array) -> Array:
+    """Compute sin(pi x) up to the sign, exactly 0 at whole numbers."""
+    return np.asarray(np.sin(np.pi * (x - np.rint(x))))
+
+
+def stirling(x: Array) -> Array:
+    """Compute the logarithm of gamma(x) minus Stirling's formula, for x of 10 or more."""
+    return np.asarray(polynomial(_STIRLING, 1 / (x * x)) / x)
+
+
+def lgamma(x: Array) -> Array:
+    """Compute the logarithm of |gamma(x)| in float64; infinite at whole numbers up to 0."""
+    positive = np.where(x < 0.5, 1 - x, x)
+    shifted = np.where(positive < _SHIFT, positive + _SHIFT, positive)
+    small = np.minimum(positive, _SHIFT)
+    rising = small.copy()
+    for k in range(1, _SHIFT):
+        rising *= small + k
+    rising = np.where(positive < _SHIFT, rising, 1)
+    result = (
+        (shifted - 0.5) * np.log(shifted) - shifted + 0.5 * math.log(2 * math.pi) + stirling(shifted) - np.log(rising)
+    )
+    result = np.where(x < 0.5, np.log(np.pi / np.abs(_sin_pi(x))) - result, result)
+    return np.asarray(np.where(np.isinf(x), np.inf, result))
+
+
+def digamma(x: Array) -> Array:
+    """Compute the derivative of lgamma in float64; NaN at negative whole numbers, infinite at 0."""
+    positive = np.where(x < 0.5, 1 - x, x)
+    shifted = np.where(positive < _SHIFT, positive + _SHIFT, positive)
+    result = np.log(shifted) - 0.5 / shifted - polynomial(_DIGAMMA, 1 / (shifted * shifted)) / (shifted * shifted)
+    fallen: Array = np.asarray(sum(1 / (positive + k) for k in range(_SHIFT)))
+    result = np.where(positive < _SHIFT, result - fallen, result)
+    fraction = x - np.rint(x)
+    result = np.where(x < 0.5, result - np.pi / np.tan(np.pi * fraction), result)
+    result = np.where((x < 0) & (fraction == 0), np.nan, result)
+    return np.asarray(np.where(x == 0, -np.copysign(np.inf, x), result))
+
+
+for _name, _function in (("lgamma", lgamma), ("digamma", digamma)):
+    TABLE.kernel(f"aten.{_name}.default", f"prims.{_name}.default", dtypes=_DTYPES)(
+        by_blocks(partial(in_float64, _function))
+    )
 
 
 def _inverse_power(x: Array, s: Array) -> Array:

@@ -22,7 +22,7 @@ X = torch.rand(4, 3, generator=torch.Generator().manual_seed(0)) + 0.5
 SOME = [
     "nn.functional.fractional_max_pool2d", "histogram", "igamma", "igammac", "special.airy_ai", "special.bessel_j0",
     "special.modified_bessel_k1", "special.shifted_chebyshev_polynomial_w", "special.hermite_polynomial_h",
-    "polygamma", "special.zeta", "i0", "special.i1",
+    "polygamma", "special.zeta", "i0", "special.i1", "lgamma", "linalg.det", "linalg.lu",
 ]  # fmt: skip
 KNOWN = ("aten.special_airy_ai.default",)  # float32 has few digits of the phase of a wave at large arguments
 

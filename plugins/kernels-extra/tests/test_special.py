@@ -15,12 +15,19 @@ aten = torch.ops.aten
 POINTS = [0.0, -0.0, 1.0, 2.0, 0.5, -0.5, -1.5, 1e-8, -1e-8, 3.7, 9.9, 20.0, 20.1, 35.5, 171.3, 1e3, 1e6, math.nan]
 
 
-@pytest.mark.parametrize("name", ["special_i0e", "special_i1e", "special_spherical_bessel_j0"])
+@pytest.mark.parametrize("name", ["special_i0e", "special_i1e", "special_spherical_bessel_j0", "lgamma", "digamma"])
 def test_on_the_line(name: str) -> None:
     op = getattr(aten, name).default
     check(op, torch.tensor([*POINTS, *(-p for p in POINTS[6:])], dtype=torch.float64), rtol=1e-9, atol=1e-9)
     for dtype in (torch.float32, torch.int32, torch.bool):
         check(op, sample(4, 5, dtype=dtype), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lgamma", "digamma"])
+def test_gamma_in_bfloat16_at_its_poles_and_infinity(name: str) -> None:
+    check(getattr(aten, name).default, sample(4, 5, dtype=torch.bfloat16))
+    check(getattr(aten, name).default, torch.tensor([0.0, -1.0, -2.0, math.inf, -math.inf], dtype=torch.float64))
+    check(getattr(torch.ops.prims, name).default, sample(4, 5).abs())
 
 
 @pytest.mark.parametrize("name", ["i0", "special_i1"])
