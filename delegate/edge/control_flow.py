@@ -1,19 +1,18 @@
 """Control flow (torch.cond, while_loop, scan, map): a common form of its arguments, and its graphs as programs.
 
-What programs cannot run is replaced: flex_attention, associative scans, and numbers that are indices in loops. A number
-among the arguments of an operator is fixed when a program is bound to memory. So, for a counter `i` of a loop, `x[i]`
-becomes index_select, and `y[i] = ...` becomes index_put.
+What programs cannot run is replaced: flex_attention, and numbers that are indices in loops. A number among arguments of
+an operator is fixed when a program is bound to memory. So, for a counter `i` of a loop, `x[i]` becomes index_select,
+and `y[i] = ...` becomes index_put.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 
@@ -179,65 +178,6 @@ def _dense(module: GraphModule, node: Node) -> Node:
     dense = module.graph.call_function(attend, tuple(operands))
     dense.meta = {**inherit_meta(node), META_VALUE: node.meta[META_VALUE]}
     return dense
-
-
-_ASSOCIATIVE_SCAN = torch.ops.higher_order.associative_scan
-
-
-def lower_associative_scans(root: GraphModule) -> None:
-    """Replace every associative_scan by a scan that starts with the first part of the sequences, in place.
-
-    The operation is associative, so torch may combine parts in any order, which changes floating-point results by
-    rounding. Bodies of control flow are included.
-    """
-    for module in graph_modules(root):
-        scans = [n for n in module.graph.nodes if n.op == "call_function" and n.target is _ASSOCIATIVE_SCAN]
-        for body in dict.fromkeys(str(n.args[0].target) for n in scans):
-            _return_carried_twice(getattr(module, body).graph)
-        for node in scans:
-            with module.graph.inserting_before(node):
-                _lower(node)
-
-
-def _return_carried_twice(body: Graph) -> None:
-    """Return the carried values twice: a scan's body returns them, then the parts of the results, which are equal."""
-    output = body.output_node()
-    results = output.args[0]
-    assert isinstance(results, list | tuple)
-    output.args = ((*results, *results),)
-
-
-def _lower(node: Node) -> None:
-    body, sequences, captured = node.args
-    assert isinstance(sequences, list | tuple)
-    inputs = [s for s in sequences if isinstance(s, Node)]
-    firsts = [make_like(node, aten.slice.Tensor, (s, 0, 0, 1), {}) for s in inputs]
-    start = [make_like(node, aten.select.int, (s, 0, 0), {}) for s in inputs]
-    rest = [make_like(node, aten.slice.Tensor, (s, 0, 1), {}) for s in inputs]
-    scan = node.graph.call_function(torch.ops.higher_order.scan, (body, start, rest, captured))
-    scan.meta = inherit_meta(node)
-    scan.meta[META_VALUE] = tuple(tensor(n) for n in (*start, *rest))
-    results = [
-        make_like(node, aten.cat.default, ([first, _pick(scan, len(inputs) + i)],), {})
-        for i, first in enumerate(firsts)
-    ]
-    for user in list(node.users):
-        user.replace_all_uses_with(results[_position(user)])
-        node.graph.erase_node(user)
-    node.graph.erase_node(node)
-
-
-def _pick(scan: Node, position: int) -> Node:
-    picked = scan.graph.call_function(operator.getitem, (scan, position))
-    picked.meta = inherit_meta(scan)
-    picked.meta[META_VALUE] = scan.meta[META_VALUE][position]
-    return picked
-
-
-def _position(user: Node) -> int:
-    assert user.target is operator.getitem
-    position: Any = user.args[1]
-    return int(position)
 
 
 def index_by_tensors(root: GraphModule) -> None:

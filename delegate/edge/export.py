@@ -14,16 +14,18 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 
 from delegate.edge.build import storage_address
-from delegate.edge.control_flow import index_by_tensors, lower_associative_scans, lower_flex_attention
+from delegate.edge.control_flow import index_by_tensors, lower_flex_attention
 from delegate.edge.decompose import Decomposer, compound_nodes, compound_operators, core_decompositions
-from delegate.edge.effects import (
+from delegate.edge.exported import (
     refuse_effects,
     refuse_written_parameters,
     run_decompositions,
     warn_of_training,
+    with_buffers,
+    with_plain_tensors,
+    with_row_major_strides,
     writers,
 )
-from delegate.edge.exported import with_buffers, with_plain_tensors, with_row_major_strides
 from delegate.edge.functional import NotSimple, functionalize, hidden_writes, inline_modes
 from delegate.edge.graphs import drop_unused, graph_modules, remove_checks, trim_metadata
 from delegate.edge.node import META_CONSTANT, arguments, describe, op_name, tensor, tensors
@@ -195,7 +197,6 @@ def _slow_path(ep: ExportedProgram, decomposer: Decomposer, name: str) -> EdgePr
     _refuse_fixed_sizes(sizes, _sizes(core))
     program = _read(core, core.graph_module, name)
     module = program.graph_module
-    lower_associative_scans(module)
     lower_flex_attention(module, decomposer)
     index_by_tensors(module)
     for each in graph_modules(module):

@@ -23,8 +23,6 @@ from delegate.edge.node import arguments, op_name, tensors, writes_in_place, wri
 from delegate.edge.program import META_VALUE
 from delegate.edge.torch_private import (
     OpOverload,
-    auto_functionalized,
-    can_auto_functionalize,
     is_composite,
     schema_of,
     storage_identity,
@@ -131,8 +129,6 @@ HIDDEN_WRITES = {
     "aten.batch_norm.default": "training",
     "aten.instance_norm.default": "use_input_stats",
     "aten.native_batch_norm.default": "training",
-    "aten.cudnn_batch_norm.default": "training",
-    "aten.miopen_batch_norm.default": "training",
     "aten._batch_norm_impl_index.default": "training",
 }
 
@@ -211,25 +207,18 @@ def _names(op: OpOverload) -> list[str]:
     return [a.name for a in schema_of(op).arguments]
 
 
-def _is_builtin(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target.namespace == "aten"
-
-
 class _Functionalizer:
     """A rewriter of one graph, in place."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._find_exposed = _find_exposed(graph)
+        self._exposed = _find_exposed(graph)
         self._aliases: dict[Node, _Alias] = {}
-        self._replaced: list[Node] = []
 
     def run(self, nodes: list[Node]) -> dict[Node, Node]:
         for node in nodes:
             with self._graph.inserting_before(node):
                 self._visit(node)
-        for node in self._replaced:
-            self._graph.erase_node(node)
         roots = {n: self._aliases[n].root for n in nodes if n.op == "placeholder"}
         return {placeholder: root.value for placeholder, root in roots.items() if root.version}
 
@@ -238,9 +227,9 @@ class _Functionalizer:
             self._aliases[node] = _Alias(_Root(node), None, node, 0)
             return
         if writes_in_place(node):
-            (self._write if _is_builtin(node) else self._custom_write)(node)
+            self._write(node)
             return
-        source = viewed_argument_of(node) if node in self._find_exposed else None
+        source = viewed_argument_of(node) if node in self._exposed else None
         node.args, node.kwargs = map_arg((node.args, node.kwargs), self._value)
         root = _Root(node) if source is None else self._aliases[source].root
         self._aliases[node] = _Alias(root, source, node, root.version)
@@ -261,6 +250,8 @@ class _Functionalizer:
         target = node.target
         assert isinstance(target, OpOverload)
         written = written_arguments(target)
+        if target.namespace != "aten":
+            raise NotSimple(f"the custom operator {target} writes to its arguments")
         goal = arguments(node)[written[0]]
         if len(written) != 1 or not isinstance(goal, Node):
             raise NotSimple(f"{node.name} writes to several tensors")
@@ -272,24 +263,6 @@ class _Functionalizer:
         self._aliases[goal].value, self._aliases[goal].version = value, root.version
         node.replace_all_uses_with(goal)  # it returns what it wrote
         self._graph.erase_node(node)
-
-    def _custom_write(self, node: Node) -> None:
-        """Call a custom operator through torch's `auto_functionalized`, which also returns the new values."""
-        target = node.target
-        assert isinstance(target, OpOverload)
-        args, returns = arguments(node), len(schema_of(target).returns)
-        written = [args[name] for name in written_arguments(target)]
-        if not can_auto_functionalize(target) or not all(isinstance(goal, Node) for goal in written):
-            raise NotSimple(f"{target} returns what it writes to, or writes to lists or to nothing")
-        call = make_like(node, auto_functionalized, (target,), map_arg(args, self._value))
-        parts = [make_like(node, operator.getitem, (call, i), {}) for i in range(len(call.meta[META_VALUE]))]
-        for goal, value in zip(written, parts[-len(written) :], strict=True):
-            root = self._aliases[goal].root
-            root.value = self._scatter(goal, value)
-            root.version += 1
-        result = parts[0] if returns == 1 else call
-        self._aliases[node] = _Alias(_Root(result), None, result, 0)
-        self._replaced.append(node)  # its users are still to come
 
     def _pure(self, node: Node, target: OpOverload, args: Any, kwargs: Any, goal: Node) -> Node:
         """Return the value to write: computed by the pure operator, in the dtype of the written tensor."""

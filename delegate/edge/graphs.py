@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -142,17 +142,6 @@ def call(target: Any, args: Any, kwargs: Any) -> Any:
     elif target in _STRIDED:
         args = (args[0].contiguous(), *args[1:])
     return target(*args, **kwargs)
-
-
-class _Evaluator(torch.fx.Interpreter):
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return call(target, args, kwargs)
-
-
-def evaluate(root: GraphModule, arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Run a graph with torch on values for its placeholders, in order; return its results, flat."""
-    with torch.no_grad():
-        return tuple(_Evaluator(root).run(*arguments, enable_io_processing=False))
 
 
 def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Any]) -> Node:

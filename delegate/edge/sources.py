@@ -153,16 +153,7 @@ _LOGGERS = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_ten
 
 
 def export_module(module: torch.nn.Module, inputs: Any, name: str) -> ExportedProgram:
-    """Export a module in its present mode, with the sizes of its example inputs.
-
-    Args:
-        module: an eager module, or one that was traced or scripted.
-        inputs: a tuple of example arguments.
-        name: name of the module, for messages.
-
-    Raises:
-        ExportError: the inputs are not a tuple, or torch cannot export the module.
-    """
+    """Export a module as `export` does; `name` is its name in messages."""
     if not isinstance(inputs, tuple):
         raise ExportError(
             f"the example inputs of {name} are a {type(inputs).__name__}, not a tuple",
@@ -291,11 +282,11 @@ def _convert_torchscript(module: torch.jit.ScriptModule, inputs: tuple[Any, ...]
     """
     with _without_deprecation_warnings():
         spec = pytree.tree_structure(_run(module, inputs, name))
-        converted = _convert(module, inputs, name)
         try:
+            converted = TS2EPConverter(module, inputs).convert()
             exported = torch.export.export(converted.module(), inputs)  # all sizes that may vary do in `converted`
         except Exception as error:
-            raise _refusal(error, name, None) from error
+            raise _refusal(error, name) from error
     # The converter gives its own containers: lists for tuples, immutable dicts for dicts.
     signature = exported.module_call_graph[0].signature
     assert signature is not None
@@ -320,32 +311,12 @@ def _run(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> 
         raise ExportError(what, remedy="pass example inputs that the module accepts") from error
 
 
-def _convert(module: torch.jit.ScriptModule, inputs: tuple[Any, ...], name: str) -> ExportedProgram:
-    converter = None
-    try:
-        converter = TS2EPConverter(module, inputs)
-        return converter.convert()
-    except Exception as error:
-        raise _refusal(error, name, converter) from error
-
-
-def _refusal(error: Exception, name: str, converter: TS2EPConverter | None) -> ExportError:
-    """Return the error of a conversion: with the operator, and its source lines if TorchScript has them."""
+def _refusal(error: Exception, name: str) -> ExportError:
+    """Return the error of a conversion, with the operator if torch names it."""
     text = str(error)
-    if converter is not None and (match := _UNCONVERTED.search(text)):
-        lines = ", ".join(_lines(converter, match[1]))
-        return ExportError(f"torch cannot convert {match[1]} of {name}", where=lines, remedy=_REMEDY)
-    match = _UNTRACED.search(text)
+    match = _UNCONVERTED.search(text) or _UNTRACED.search(text)
     where = match[1] if match else ""
     return ExportError(f"torch cannot convert {name}: {first_line(error)}", where=where, remedy=_REMEDY)
-
-
-def _lines(converter: TS2EPConverter, kind: str) -> list[str]:
-    """Return the source lines of the nodes of one kind, e.g. "model.py, line 12"."""
-    graph: Any = converter.ts_graph
-    ranges = (node.sourceRange() for node in graph.findAllNodes(kind))
-    matches = (re.search(r'File "(.*?)", line (\d+)', text) for text in ranges)
-    return list(dict.fromkeys(f"{Path(m[1]).name}, line {m[2]}" for m in matches if m))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from torch._dispatch.python import enable_python_dispatcher  # composites in Pyt
 from torch._dynamo.source import ConstantSource  # the root of a derived dimension of an export
 from torch._export.converter import TS2EPConverter  # TorchScript; torch.jit itself is deprecated
 from torch._higher_order_ops import effects  # operators with tokens
-from torch._higher_order_ops.auto_functionalize import auto_functionalized, can_auto_functionalize
+from torch._higher_order_ops.auto_functionalize import auto_functionalized
 from torch._higher_order_ops.flex_attention import math_attention  # the formula of flex_attention
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket  # the classes of targets of nodes
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes  # torch.result_type has no kinds
@@ -43,7 +43,7 @@ __all__ = [
     "COMPOSITE", "ELEMENTWISE_TYPE_PROMOTION_KIND", "ConstantSource", "FakeTensor", "FakeTensorMode",
     "HigherOrderOperator", "OpOverload", "OpOverloadPacket", "PythonReferenceAnalysis", "ShapeEnvGuardError",
     "TS2EPConverter", "ValueRanges", "auto_functionalized", "bound_sympy",
-    "can_auto_functionalize", "decomposition_table", "elementwise_dtypes",
+    "decomposition_table", "elementwise_dtypes",
     "enable_python_dispatcher", "export_trace", "is_traceable_wrapper_subclass", "math_attention", "no_dispatch",
     "override_composites", "pytree", "reorder_kwargs", "sympy_functions", "sympy_interp",
 ]  # fmt: skip

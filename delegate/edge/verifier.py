@@ -154,12 +154,8 @@ def _misfits(program: EdgeProgram) -> Iterator[tuple[str, str]]:
     nodes = list(program.graph.nodes)
     placeholders = [n for n in nodes if n.op == "placeholder"]
     inputs = [n.name for n in placeholders if n.name not in program.constants]
-    if nodes[: len(placeholders)] != placeholders:
-        late = next(
-            n
-            for i, n in enumerate(nodes)
-            if n.op == "placeholder" and n is not placeholders[0] and nodes[i - 1].op != "placeholder"
-        )
+    late = next((n for n in nodes[len(placeholders) :] if n.op == "placeholder"), None)
+    if late is not None:
         yield "placeholders must come first", describe(late)
     if inputs != [i.node for i in program.inputs]:
         yield "the inputs differ from the placeholders without constants, or from their order", str(inputs)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.availability import require
-from tests.support.cases import bounds, computed_bounds, cores, float_environment, resizing, ties, truths
+from tests.support.cases import cores, eager, float_environment, resizing
 
 BACKENDS = {"portable": [], "xnnpack": ["xnnpack"], "webgpu": ["webgpu"]}
 CPU = ["portable", "xnnpack"]
@@ -19,27 +19,27 @@ only_linux = pytest.mark.skipif(sys.platform != "linux", reason="masks, control 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", bounds.CASES)
+@pytest.mark.parametrize("name", eager.BOUNDS.functions)
 def test_bounds_after_bounds(name: str, backend: str) -> None:
     require(backend)
-    assert bool(bounds.compare(name, BACKENDS[backend])) is (backend != "portable")
+    assert bool(eager.BOUNDS.compare(name, BACKENDS[backend])) is (backend != "portable")
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("backend", CPU)
-@pytest.mark.parametrize("name", computed_bounds.CASES)
+@pytest.mark.parametrize("name", eager.SLICES.functions)
 def test_slices_between_numbers_of_the_data(name: str, backend: str, dynamic: bool) -> None:
     require(backend)
-    ran = computed_bounds.compare(name, BACKENDS[backend], dynamic=dynamic)
+    ran = eager.SLICES.compare(name, BACKENDS[backend], dynamic=dynamic)
     assert bool(ran) == (backend == "xnnpack") or name not in ("computed after", "reduced")
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ties.CASES)
+@pytest.mark.parametrize("name", eager.TIES.functions)
 def test_positions_of_equal_elements(name: str, backend: str, dynamic: bool) -> None:
     require(backend)
-    ran = ties.compare(name, BACKENDS[backend], dynamic=dynamic)
+    ran = eager.TIES.compare(name, BACKENDS[backend], dynamic=dynamic)
     assert bool(ran) or name != "max after an operator" or backend == "portable"
 
 
@@ -47,7 +47,7 @@ def test_positions_of_equal_elements(name: str, backend: str, dynamic: bool) -> 
 @pytest.mark.parametrize("name", resizing.CASES)
 def test_pixels(name: str, backend: str) -> None:
     require(backend)
-    ran = resizing.compare(name, BACKENDS[backend])
+    ran = resizing.compare_pixels(name, BACKENDS[backend])
     assert ran or backend != "xnnpack" or name not in PIXELS_ON_XNNPACK
 
 
@@ -59,15 +59,15 @@ def test_pixels_of_dynamic_sizes(name: str, backend: str) -> None:
     assert not ran or backend != "portable"
 
 
-@pytest.mark.parametrize("dtype", truths.VALUES, ids=str)
+@pytest.mark.parametrize("dtype", eager.TRUTHS, ids=str)
 def test_numbers_as_booleans_on_kernels(dtype: torch.dtype) -> None:
-    assert truths.compare(dtype, {"backends": []}) == frozenset()
+    assert eager.compare_truths(dtype, {"backends": []}) == frozenset()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", truths.VALUES, ids=str)
+@pytest.mark.parametrize("dtype", eager.TRUTHS, ids=str)
 def test_numbers_as_booleans_on_cuda(dtype: torch.dtype) -> None:
-    assert "aten.any.dim" in truths.compare(dtype, {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]})
+    assert "aten.any.dim" in eager.compare_truths(dtype, {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]})
 
 
 @only_linux

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._higher_order_ops import associative_scan, scan, while_loop
+from torch._higher_order_ops import scan, while_loop
 from torch._higher_order_ops.map import map as map_over
 from torch.export import Dim
 
@@ -230,14 +230,6 @@ class Running(nn.Module):
         return y
 
 
-class Associative(nn.Module):
-    """Torch exports the operator itself only on GPUs, unless it is called as it is."""
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
-        first, second = torch.ops.higher_order.associative_scan(lambda a, b, c, d: (a * c, b * c + d), [x, y], ())
-        return first, second
-
-
 CASES = [
     Case("cond", lambda x: torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos() + x, (x,)), SIGNS, None, 2),
     Case(
@@ -326,20 +318,6 @@ CASES = [
     ),
     Case("states in branches", Switching(), ((X,), (Y,)), None, 2),
     Case("a state carried by a scan", Running(), ((X,), (Y,))),
-    Case(
-        "associative scan",
-        Associative(),
-        ((X, Y), (seeded(7, 4), seeded(7, 4, seed=1))),
-        ({0: ROWS}, {0: ROWS}),
-    ),
-    Case("associative scan of one part", Associative(), ((seeded(1, 4), seeded(1, 4, seed=1)),)),
-    Case(
-        "associative scan that torch unrolls",
-        lambda x: associative_scan(lambda a, b: a * b + a, x, 0, combine_mode="generic"),
-        ((X,),),
-        None,
-        0,
-    ),
 ]
 
 # Case -> how many nodes XNNPACK runs, and how many it refuses for each reason; nodes of bodies count too.
@@ -366,9 +344,6 @@ ON_XNNPACK: dict[str, dict[str, int]] = {
     "integers that tensors hold": {"operator": 4, "dynamic_shape": 3, "dtype": 1},
     "states in branches": {"dtype": 2, "operator": 2, "runs": 4},
     "a state carried by a scan": {"operator": 1, "runs": 3},
-    "associative scan": {"border": 2, "too_small": 4, "operator": 1, "runs": 5},
-    "associative scan of one part": {"too_small": 2, "operator": 5, "runs": 3},
-    "associative scan that torch unrolls": {"runs": 13},
 }
 
 

@@ -156,7 +156,7 @@ def test_file(tmp_path):
 GOOD = (x(2, 3),)
 EXPORTED = torch.export.export(Turns(), GOOD)
 REFUSED = {
-    "endless loop": (lambda: torch.jit.script(Endless()), GOOD, r"torch cannot convert prim::Loop of Endless \(test_t"),
+    "endless loop": (lambda: torch.jit.script(Endless()), GOOD, r"torch cannot convert Endless: .*\(prim::Loop\)"),
     "print": (lambda: torch.jit.script(Talking()), GOOD, r"torch cannot convert Talking: .*\(prim\.Print\.default\)"),
     "wrong inputs": (
         lambda: torch.jit.script(Convnet()),

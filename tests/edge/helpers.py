@@ -8,11 +8,16 @@ import torch
 from torch.utils import _pytree as pytree
 
 from delegate.edge.export import to_edge
-from delegate.edge.graphs import evaluate
+from delegate.edge.graphs import call
 from delegate.edge.node import op_name
 from delegate.edge.passes.pipeline import optimize
 from delegate.edge.program import EdgeProgram
 from delegate.testing import assert_same
+
+
+class _Evaluator(torch.fx.Interpreter):
+    def call_function(self, target, args, kwargs):
+        return call(target, args, kwargs)
 
 
 def edge(module, args, kwargs=None, *, preserve_ops=frozenset(), dynamic_shapes=None) -> EdgeProgram:
@@ -26,7 +31,9 @@ def run(program: EdgeProgram, args, kwargs=None, states=None):
     leaves = iter(pytree.tree_leaves((args, kwargs or {})))
     held = {p: (states or {}).get(program.constant_names[p], value) for p, value in program.constants.items()}
     placeholders = program.graph.find_nodes(op="placeholder")
-    results = evaluate(program.graph_module, [held[p.name] if p.name in held else next(leaves) for p in placeholders])
+    values = [held[p.name] if p.name in held else next(leaves) for p in placeholders]
+    with torch.no_grad():
+        results = _Evaluator(program.graph_module).run(*values, enable_io_processing=False)
     users = len(results) - len(program.mutated)
     new = dict(zip(program.mutated, results[users:], strict=True))
     return pytree.tree_unflatten(list(results[:users]), program.out_spec), new
@@ -55,3 +62,19 @@ def both(module, args, kwargs=None, **options) -> tuple[EdgeProgram, Counter[str
     program = optimize(program)
     assert_as_module(module, program, args, kwargs)
     return program, before, ops(program)
+
+
+class WritingBuffers(torch.nn.Module):
+    """A count of calls, a history, and a buffer that is only read."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("history", torch.zeros(4, 2))
+        self.register_buffer("still", torch.ones(2))
+
+    def forward(self, x):
+        self.count.add_(1)
+        self.history[1:3, 0] = x
+        self.history.t()[1].mul_(2).add_(1)
+        return self.history.sum(0) + self.count + self.still

@@ -14,8 +14,7 @@ from delegate.edge.node import module_path, op_name, source_line
 from delegate.edge.passes.pipeline import optimize
 from delegate.errors import ExportError
 from delegate.testing import assert_same
-from tests.edge.helpers import assert_as_module, both, edge, ops, run
-from tests.edge.modules import Counter
+from tests.edge.helpers import WritingBuffers, assert_as_module, both, edge, ops, run
 from tests.support.functions import Function
 
 
@@ -52,7 +51,7 @@ def test_nested_inputs_and_outputs():
 
 
 def test_buffers_are_states():
-    module = Counter()
+    module = WritingBuffers()
     program = optimize(edge(module, (torch.ones(2),)))
     assert set(program.states.values()) == {"count", "history"} == set(program.mutated)
     assert not any(
@@ -212,7 +211,7 @@ def test_nodes_know_their_module_and_line():
 
 
 def test_the_exported_program_is_not_changed():
-    ep = torch.export.export(Counter(), (torch.ones(2),))
+    ep = torch.export.export(WritingBuffers(), (torch.ones(2),))
     before = str(ep)
     optimize(to_edge(ep))
     assert str(ep) == before

@@ -9,8 +9,7 @@ import torch
 from delegate.edge.program import EdgeProgram
 from delegate.edge.verifier import edge_dialect, verify
 from delegate.errors import DialectError
-from tests.edge.helpers import edge
-from tests.edge.modules import Counter
+from tests.edge.helpers import WritingBuffers, edge
 from tests.support.functions import Function
 
 aten = torch.ops.aten
@@ -116,7 +115,7 @@ def test_broken(damage, message):
 
 
 def test_an_exported_program_is_not_in_edge_dialect():
-    ep = torch.export.export(Counter(), (torch.ones(2),))
+    ep = torch.export.export(WritingBuffers(), (torch.ones(2),))
     with pytest.raises(DialectError, match="not edge: operators must not write"):
         edge_dialect(frozenset()).check(ep.graph_module)
     program = _program()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
+from torch.fx import Node
 
 import delegate
+from delegate.backend import aot
+from delegate.backend.aot import PreprocessResult, Region
+from delegate.backend.decomposition import is_compound_operator
+from delegate.backend.info import Availability, BackendInfo
+from delegate.edge.operators import _overload, functional_operators
 from delegate.testing import assert_same
-from tests.support import keeper
+from delegate.verdict import Reason, Verdict, no
 from tests.support.functions import Function
 from tests.support.plugins import registered
 
@@ -52,9 +58,40 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 }
 
 
+class Keeper(aot.Backend):
+    """A backend that preserves every compound operator, and then refuses all of them."""
+
+    name = "keeper"
+    Options: ClassVar[type[aot.Options]] = aot.Options
+    kept: ClassVar[Set[str] | None] = None
+
+    @property
+    def preserve_ops(self) -> Set[str]:
+        if Keeper.kept is None:
+            names = functional_operators()
+            Keeper.kept = {n for n in names if (op := _overload(n)) is not None and is_compound_operator(op)}
+        return Keeper.kept
+
+    def check(self, node: Node) -> Verdict:
+        return no(Reason.OPERATOR, "keeper refuses every node")
+
+    def preprocess(self, region: Region) -> PreprocessResult:
+        raise NotImplementedError
+
+
+INFO = BackendInfo(
+    name="keeper",
+    description="preserves compound operators and refuses them",
+    aot="tests.lowering.test_preserved:Keeper",
+    runtime="delegate.runtime.backend:BackendRuntime",
+    probe=lambda: Availability(ok=True),
+    install="",
+)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def with_keeper() -> Iterator[None]:
-    for _ in registered(keeper.INFO):
+    for _ in registered(INFO):
         yield
 
 

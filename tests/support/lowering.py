@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,12 +14,14 @@ from delegate.plugins import PORTABLE
 from delegate.runtime.loaded import LoadedProgram
 from delegate.testing import assert_same, relative_error
 from delegate.verdict import Reason
+from tests.support.functions import Function
 
 __all__ = [
     "answers",
     "assert_runs",
     "assert_same",
     "backend_delegates",
+    "compare",
     "compiled",
     "left",
     "refused",
@@ -51,6 +53,31 @@ def compiled(
     program = delegate.to_backend(exported, backends if config is None else None, config=config, kernels=kernels)
     assert left(program) == dict(portable or {}), f"other nodes are portable than expected:\n{program.report}"
     return program
+
+
+def compare(
+    function: Callable[..., Any],
+    calls: Sequence[tuple[torch.Tensor, ...]],
+    backends: Any,
+    sizes: tuple[Any, ...] | None = None,
+    tolerance: float = 0.0,
+) -> frozenset[str]:
+    """Compare a function with eager on the arguments of each call; return the operators that ran on backends.
+
+    Args:
+        function: a module, or a function of tensors.
+        calls: the arguments of each call; the first ones are exported.
+        backends: names of backends, or a configuration with them.
+        sizes: the dynamic sizes of each argument.
+        tolerance: see `assert_same`.
+    """
+    shapes = None if sizes is None else (sizes,)
+    exported = torch.export.export(Function(function), calls[0], dynamic_shapes=shapes)
+    config = {"backends": backends} if not isinstance(backends, Mapping) else dict(backends)
+    program = delegate.to_backend(exported, config=config)
+    for inputs in calls:
+        assert_same(program(*inputs), function(*inputs), tolerance)
+    return frozenset(n.op for n in program.report.nodes if n.backend != PORTABLE)
 
 
 def steps_of(values: torch.Tensor, step: float) -> torch.Tensor:

@@ -24,11 +24,10 @@ from tests.support import unfortunate_sizes
 from tests.support.cases import (
     attention,
     biases,
-    bounds,
     casts,
     choices,
-    computed_bounds,
     cores,
+    eager,
     empty_sizes,
     few_elements,
     float_environment,
@@ -39,8 +38,6 @@ from tests.support.cases import (
     resizing,
     sized_numbers,
     tested_values,
-    ties,
-    truths,
 )
 from tests.support.placing import few_rounds  # noqa: F401 - a fixture
 from tests.support.probes import PROBES, Probe, unprobed
@@ -89,9 +86,9 @@ def test_all_attention(backend: str) -> None:
         assert attention.compare(case, {"backends": [backend]}), case
 
 
-@pytest.mark.parametrize("name", bounds.CASES)
+@pytest.mark.parametrize("name", eager.BOUNDS.functions)
 def test_bounds_after_bounds(name: str, backend: str) -> None:
-    assert bounds.compare(name, [backend])
+    assert eager.BOUNDS.compare(name, [backend])
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -111,7 +108,7 @@ def test_signs_of_casts(name: str, backend: str) -> None:
 @_IS_DYNAMIC
 @pytest.mark.parametrize("name", ["end", "computed after", "reduced", "joined"])
 def test_slices_with_computed_bounds(name: str, dynamic: bool, backend: str) -> None:
-    ran = computed_bounds.compare(name, [backend], dynamic=dynamic)
+    ran = eager.SLICES.compare(name, [backend], dynamic=dynamic)
     assert ran or name not in ("computed after", "reduced")
 
 
@@ -147,7 +144,7 @@ def test_long_sums(shape: tuple[int, ...], backend: str) -> None:
 
 @pytest.mark.parametrize("name", resizing.CASES)
 def test_pixels(name: str, backend: str, request: pytest.FixtureRequest) -> None:
-    assert bool(resizing.compare(name, [backend])) != (name in request.module.LEFT_PIXELS)
+    assert bool(resizing.compare_pixels(name, [backend])) != (name in request.module.LEFT_PIXELS)
 
 
 @pytest.mark.parametrize("name", resizing.DYNAMIC)
@@ -165,15 +162,15 @@ def test_what_programs_test_for_is_kept(backend: str) -> None:
 
 
 @_IS_DYNAMIC
-@pytest.mark.parametrize("name", ties.CASES)
+@pytest.mark.parametrize("name", eager.TIES.functions)
 def test_positions_of_equal_elements(name: str, dynamic: bool, backend: str) -> None:
-    ran = ties.compare(name, [backend], dynamic=dynamic)
+    ran = eager.TIES.compare(name, [backend], dynamic=dynamic)
     assert not name.startswith(("max", "min", "arg")) or ran
 
 
-@pytest.mark.parametrize("dtype", truths.VALUES, ids=str)
+@pytest.mark.parametrize("dtype", eager.TRUTHS, ids=str)
 def test_numbers_as_booleans(dtype: torch.dtype, backend: str) -> None:
-    assert "aten.any.dim" in truths.compare(dtype, {"backends": [backend]})
+    assert "aten.any.dim" in eager.compare_truths(dtype, {"backends": [backend]})
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -22,7 +22,7 @@ from delegate.cache.aot.artifacts import ArtifactCache
 from delegate.cache.runtime.environment import code_of, host_features, versions_of
 from delegate.cache.runtime.store import Entry
 from delegate.common.field_checks import count, text, texts
-from delegate.edge.effects import warn_of_training
+from delegate.edge.exported import warn_of_training
 from delegate.edge.keys import NotCacheable, key_of_exported
 from delegate.errors import DelegateError
 from delegate.events import stage

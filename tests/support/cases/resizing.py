@@ -7,12 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.export import Dim, export
+from torch.export import Dim
 from torch.nn.functional import adaptive_avg_pool2d, grid_sample, interpolate, max_pool2d
 
-import delegate
-from delegate.testing import assert_same
-from tests.support.functions import Function
+from tests.support.lowering import compare
 
 Resized = Callable[[Tensor], Sequence[Tensor]]
 SIZES = (4, 7, 11, 16, 22, 28, 32, 44, 64, 88, 92, 97, 133)
@@ -80,13 +78,10 @@ def _sample(x: Tensor, padding: str, corners: bool) -> Tensor:
     return grid_sample(x, grid, mode="nearest", padding_mode=padding, align_corners=corners)
 
 
-def compare(name: str, backends: Sequence[str]) -> frozenset[str]:
+def compare_pixels(name: str, backends: Sequence[str]) -> frozenset[str]:
     """Compare a case with eager, its pixels exactly; return the operators that ran on backends."""
     function, x = CASES[name]
-    program = delegate.to_backend(export(Function(function), (x,)), list(backends))
-    for result, expected in zip(program(x), function(x), strict=True):
-        assert_same(result, expected, 1e-5 if name in ROUNDED else 0)
-    return frozenset(n.op for n in program.report.nodes if n.backend != "portable")
+    return compare(function, [(x,)], backends, tolerance=1e-5 if name in ROUNDED else 0)
 
 
 _HEIGHT, _WIDTH = (Dim(name, min=4, max=300) for name in ("height", "width"))
@@ -112,10 +107,6 @@ DYNAMIC: Mapping[str, tuple[Callable[[Tensor], Tensor], dict[int, Any], bool]] =
 def compare_sizes(name: str, backends: Sequence[str]) -> bool:
     """Compare a case of DYNAMIC with eager at several sizes; return true if its resizing ran on a backend."""
     function, dims, _ = DYNAMIC[name]
-    program = delegate.to_backend(
-        export(Function(function), (image(26, 20),), dynamic_shapes=((dims,),)), list(backends)
-    )
-    for height, width in ((26, 20), (8, 14), (50, 98), (200, 200)):
-        x = image(height, width)
-        assert_same(program(x), function(x), 1e-5 if "weights" in name else 0)
-    return all(n.backend != "portable" for n in program.report.nodes if "upsample" in n.op)
+    calls = [(image(*size),) for size in ((26, 20), (8, 14), (50, 98), (200, 200))]
+    ran = compare(function, calls, backends, (dims,), 1e-5 if "weights" in name else 0)
+    return any("upsample" in op for op in ran)
