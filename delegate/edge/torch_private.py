@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -198,15 +198,3 @@ def first_auto_functionalized() -> contextlib.AbstractContextManager[Any]:
         enable_auto_functionalized_v2_for_export=False
     )
     return context
-
-
-def onnx_exporter_parts() -> Iterable[Any]:
-    """Return the class of the ONNX exporter's table of translations, and the module of its decompositions.
-
-    Raises:
-        ImportError: this version of torch has them elsewhere.
-    """
-    from torch.onnx._internal.exporter import _decomp
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    return ONNXRegistry, _decomp

@@ -27,7 +27,7 @@ from delegate.backend.lowering import LoweringTable
 from delegate.backend.region import SIZE_DECIDED
 from delegate.common.user_warnings import limit_logs
 from delegate.edge.program import META_VALUE
-from delegate.edge.torch_private import OpOverload, count_composites, decomposition_table, onnx_exporter_parts
+from delegate.edge.torch_private import OpOverload, count_composites, decomposition_table
 from delegate.errors import BackendUnavailable
 from delegate_onnxruntime.onnx.aot.translations.row import Translation
 from delegate_onnxruntime.onnx.runtime.blob import BlobTensor, OnnxModel, Shape, Weight
@@ -170,19 +170,21 @@ def _tables_read_once() -> Iterator[None]:
     export. This takes most of the time for a small region.
     """
     try:
-        ONNXRegistry, _decomp = onnx_exporter_parts()  # noqa: N806 - a class
-        read: Any = vars(ONNXRegistry)["from_torchlib"]
+        from torch.onnx._internal.exporter import _decomp, _registration
+
+        registry: Any = _registration.ONNXRegistry
+        read: Any = vars(registry)["from_torchlib"]
         create = _decomp.create_onnx_friendly_decomposition_table
     except (ImportError, KeyError, AttributeError):  # of another version
         yield
         return
-    once = _read_once(ONNXRegistry.from_torchlib)
-    ONNXRegistry.from_torchlib = staticmethod(once)
+    once = _read_once(registry.from_torchlib)
+    registry.from_torchlib = staticmethod(once)
     _decomp.create_onnx_friendly_decomposition_table = functools.partial(_decompositions, create)
     try:
         yield
     finally:
-        ONNXRegistry.from_torchlib = read
+        registry.from_torchlib = read
         _decomp.create_onnx_friendly_decomposition_table = create
 
 
