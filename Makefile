@@ -51,7 +51,7 @@ fuzz: $(READY)
 # Generated modules of every family, and random programs of several operators, on every backend against eager.
 EXAMPLES := 3000
 wild: $(READY)
-	OMP_NUM_THREADS=1 EXAMPLES=$(EXAMPLES) $(PYTHON) -m pytest -q -m slow tests/testing/test_attributes.py
+	OMP_NUM_THREADS=1 EXAMPLES=$(EXAMPLES) $(PYTHON) -m pytest -q -m slow plugins/testing/tests/test_attributes.py
 
 # Every operator of every backend at hard points against torch in double precision, and the tables of deviations against
 # what is found; about 40 minutes on two cores, continued where it was stopped.
