@@ -238,16 +238,6 @@ def test_an_outcome_is_of_all_instances(siblings: Site, what: str) -> None:
     assert identity(tried) == identity(other)
 
 
-@pytest.mark.extended
-def test_a_sibling_of_a_safe_backend_ends_its_own_process(siblings: Site) -> None:
-    end = "\nTwin.preprocess = lambda self, region: os._exit(7)\n"
-    siblings.module("ends_halves", (siblings.root / "ends_halves.py").read_text() + end)
-    assert backends_of(lower(torch.add, "ends")) == {"add": "ends"}
-    program = lower(torch.add, "twin")
-    assert backends_of(program) == {"add": "portable"}
-    assert "its compiler ended with exit code 7" in str(program.report)
-
-
 def compiled_in(value: float, request: Any = None, **options: Any) -> int:
     """The process in which a region with this constant was compiled."""
     placement = delegate.ByPreference()  # without a list, estimates would choose kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import random
 import warnings
 
@@ -17,7 +18,22 @@ from delegate.cache.runtime.store import Store
 from delegate.plugins import PluginState
 from delegate.registry import default_registry
 from delegate.testing import assert_same
-from tests.cache.nonsense import NONSENSE, changed
+
+# Values that no entry of a cache can have.
+NONSENSE = (None, True, -1, 0, 1e400, math.nan, 10**400, "", "text", [], [1], [[]], {}, {"a": 1}, {"a": []}, [None])
+
+
+def changed(value, rng):
+    """Return the value with something in it gone, doubled, or replaced by nonsense."""
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        name, how = rng.choice(sorted(value)), rng.random()
+        if how < 0.1:
+            return {other: value[other] for other in value if other != name}
+        return {**value, name: changed(value[name], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        at, how = rng.randrange(len(value)), rng.random()
+        return [*value[:at], *([] if how < 0.1 else [changed(value[at], rng)]), *value[at + (how < 0.9) :]]
+    return rng.choice(NONSENSE)
 
 
 def test_choices_and_artifacts(tmp_path):

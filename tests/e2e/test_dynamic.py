@@ -143,9 +143,7 @@ ROWS = (numbers(4, 3), numbers(4, 3) * 0 - 1, numbers(4, 3) * 0 + 1)
 LABELS = (counts(2, 0, 2, 1, 5, 5), counts(1, 1, 1, 1, 1, 1), counts(5, 4, 3, 2, 1, 0))
 
 DATA = {
-    "nonzero": Case(lambda x: (x > 0).nonzero(), tuple((x,) for x in ROWS)),
     "nonzero of a computed tensor": Case(lambda x: ((x * 2 - 0.5) > 0).nonzero() * 3 + 1, tuple((x,) for x in ROWS)),
-    "where": Case(lambda x: torch.where(x > 0), tuple((x,) for x in ROWS)),
     "mask, then its places": Case(
         lambda x: (x[x > 0], torch.where(x > 0)[0], (x > 0).nonzero()), tuple((x,) for x in ROWS)
     ),
@@ -156,12 +154,6 @@ DATA = {
         lambda x: (x[x > 0], x.neg()[x > 0] + torch.where(x > 0)[1], torch.masked_select(x, x > 0)),
         tuple((x,) for x in ROWS),
     ),
-    "masked select": Case(lambda x: torch.masked_select(x, x > 0) * 2, tuple((x,) for x in ROWS)),
-    "boolean index": Case(lambda x: x[x > 0].sum() + x[0, 0], tuple((x,) for x in ROWS)),
-    "rows by mask": Case(
-        lambda x, y: F.relu(x[y]) @ torch.ones(3, 2),
-        tuple((ROWS[0], mask(*m)) for m in ((1, 0, 1, 1), (0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 0))),
-    ),
     "rows by mask, dynamic rows": Case(
         lambda x, y: (x[y] * 2, x.shape[0]),
         ((numbers(4, 3), mask(1, 0, 1, 1)), (numbers(2, 3), mask(0, 1)), (numbers(6, 3), mask(1, 1, 1, 1, 1, 1))),
@@ -170,7 +162,6 @@ DATA = {
     "two filters": Case(
         lambda x: filtered(filtered(x, 0) * 2, 0.2).sum() + x, tuple((x,) for x in ROWS)
     ),
-    "unique": Case(torch.unique, tuple((x,) for x in LABELS)),
     "unique with all": Case(
         lambda x: torch.unique(x, return_inverse=True, return_counts=True), tuple((x,) for x in LABELS)
     ),
@@ -184,7 +175,6 @@ DATA = {
         tuple((ROWS[0], counts(*c)) for c in ((1, 2, 0, 1), (0, 0, 0, 0), (5, 0, 0, 9))),
     ),
     "item": Case(lambda x: x * x.sum().item(), tuple((x,) for x in ROWS)),
-    "item of an integer": Case(lambda x: x * x.max().item() + 1, tuple((x,) for x in LABELS)),
     "item of a bool": Case(lambda x: x * (x.sum() > 0).item(), tuple((x,) for x in ROWS)),
     "items given": Case(lambda x: (x.max().item(), x.argmax().item(), (x > 0).any().item()), tuple((x,) for x in ROWS)),
     "item as a size": Case(

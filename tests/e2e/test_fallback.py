@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 from torch.export import Dim
 from typer.testing import CliRunner
@@ -40,12 +39,11 @@ from delegate.program.model import Program
 from delegate.registry import default_registry
 from delegate.runtime.backend import Array, BackendRuntime, Delegate
 from delegate.runtime.loaded import LoadedProgram
-from tests.support import vector_backend, zoo
+from tests.support import vector_backend
 from tests.support.functions import Function
 from tests.support.lowering import assert_same, compiled, relative_error
 from tests.support.plugins import Site
 from tests.support.processes import AHEAD_OF_TIME, run
-from tests.support.sampling import only
 
 pytestmark = pytest.mark.usefixtures("vector")
 
@@ -481,23 +479,6 @@ def test_the_report_of_a_program_that_was_just_compiled():
     assert program.report.notes == program.loaded.report.notes == tuple(map(str, program.fallback_events))
     assert len(program.report.notes) == 2
     assert program.report.partitions == before.partitions
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", only(["mobilenet_v3_small"], zoo.ZOO))
-def test_real_models_without_their_backend(monkeypatch, name):
-    module, inputs = zoo.make(name)
-    config = {"backends": ["xnnpack"], "fallback": {"keep": True, "policy": "allow"}}
-    data = serialize(delegate.to_backend(zoo.export(name), config=config).program)
-    monkeypatch.setenv(BLOCK_VARIABLE, "xnnpack")
-    default_registry.cache_clear()
-    program = delegate.load(data)
-    result = program(*(a.numpy() for a in inputs))
-    with torch.no_grad():
-        wanted = pytree.tree_leaves(module(*inputs))
-    for got, leaf in zip(pytree.tree_leaves(dict(result) if isinstance(result, dict) else result), wanted, strict=True):
-        assert relative_error(got, leaf) <= zoo.tolerance(name)
-    assert len(program.fallback_events) == len(program.program.delegates)
 
 
 def test_constants_are_stored_once():

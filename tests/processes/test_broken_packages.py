@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 import delegate
-from delegate.errors import BackendBroken, BackendError, BackendFailed, BackendUnavailable, ConfigError, InputError
+from delegate.errors import BackendBroken, BackendFailed, BackendUnavailable, ConfigError, InputError
 from delegate.partitioner.partitioner import CapabilityPartitioner
 from delegate.plugins import PluginState
 from delegate.processes import probing
 from delegate.program.file import serialize
 from delegate.registry import Registry, default_registry
-from tests.support.lowering import assert_runs, assert_same
+from tests.support.lowering import assert_same
 from tests.support.packages import HERE, install
 from tests.support.sampling import every, only
 
@@ -274,32 +274,6 @@ def test_what_was_run_is_shown_though_it_does_not_close(installed: Path, site: P
     assert [o["shape"] for o in shown["outputs"]] == [[2, 3]]
 
 
-INIT = {
-    "init_error": "RuntimeError: bang in two lines",
-    "init_nonsense": "its init() returned a dict, not a Delegate",
-    "init_crash": "was killed by SIGSEGV",
-    "init_hang": "gave no answer in 3 s",
-}
-
-
-@pytest.mark.parametrize("name", every(2, INIT))
-def test_a_delegate_in_a_process_of_its_own(site: Path, name: str) -> None:
-    isolate = 3.0 if name == "init_hang" else True
-    configs = ({"backends": [name], "fallback": {"keep": keep}} for keep in (True, False))
-    programs = [delegate.to_backend(exported(), config=config) for config in configs]
-    for lowered in programs:
-        assert_runs(lowered, name, {"aten.relu.default": 1})
-    kept, bare = (serialize(lowered.program) for lowered in programs)
-    with pytest.raises(BackendFailed) as caught:
-        delegate.load(bare, isolate=isolate)
-    assert INIT[name] in str(caught.value)
-    with (
-        pytest.warns(RuntimeWarning, match="runs on portable kernels"),
-        delegate.load(kept, isolate=isolate) as program,
-    ):
-        assert_right(program)
-
-
 @pytest.mark.extended
 def test_a_schema_is_there_whatever_they_do(installed: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"healthy", "aot_crash", "aot_missing", "probe_crash"}
@@ -309,9 +283,3 @@ def test_a_schema_is_there_whatever_they_do(installed: Path, site: Path, monkeyp
     choices = [c["const"] for c in schema["properties"]["backends"]["items"]["oneOf"] if "const" in c]
     assert choices == ["healthy"]
     assert {"aot_crash", "aot_missing"} == {n for n in wanted if any(f"{n!r}" in str(w.message) for w in caught)}
-
-
-def test_errors_are_those_of_backends(site: Path) -> None:
-    for name in ("import_crash", "future", "absent", "nothing"):
-        with pytest.raises(BackendError, match=name):
-            Registry().runtime(name)
