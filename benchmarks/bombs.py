@@ -202,13 +202,14 @@ def unchecked(program: Program) -> Iterator[memoryview | bytes]:
     """The pieces of a file that the limits forbid."""
     from delegate.program import encode
 
-    kept = encode.check_name, encode.MAX_ALL_EXPR_NODES, encode.MAX_EXPR_NODES, encode.MAX_SPECS
+    kept = encode.check_name, encode.read_exprs, encode.MAX_SPECS
     try:
         encode.check_name = lambda *_: None  # type: ignore[assignment]
-        encode.MAX_ALL_EXPR_NODES = encode.MAX_EXPR_NODES = encode.MAX_SPECS = 1 << 60
+        encode.read_exprs = lambda *_: ((), 0)  # type: ignore[assignment]
+        encode.MAX_SPECS = 1 << 60
         yield from list(assemble(program))
     finally:
-        encode.check_name, encode.MAX_ALL_EXPR_NODES, encode.MAX_EXPR_NODES, encode.MAX_SPECS = kept
+        encode.check_name, encode.read_exprs, encode.MAX_SPECS = kept
 
 
 def measured(data: bytes) -> tuple[float, int]:

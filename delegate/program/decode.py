@@ -200,7 +200,7 @@ class _Decoder:
 
     def _method(self, item: Any) -> MethodDefinition:
         table = item.Exprs()
-        exprs, nodes = _read_exprs(
+        exprs, nodes = read_exprs(
             self._bytes(table, "Ops"), self._numbers(table, "First"), self._numbers(table, "Second")
         )
         self._expr_nodes += nodes
@@ -307,8 +307,8 @@ def _reject_constant(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
-    """Return all expressions, and their number of nodes, counted as often as they occur.
+def read_exprs(*columns: Sequence[int]) -> tuple[tuple[Expr, ...], int]:
+    """Return all expressions, and their number of nodes, counted as often as they occur; raise ValueError if too many.
 
     Sizes and depths are counted during reading because expressions may share parts without limit.
     """

@@ -13,13 +13,13 @@ import numpy as np
 
 from delegate.errors import ProgramError
 from delegate.program import schema_generated as schema
+from delegate.program.decode import read_exprs
 from delegate.program.dtypes import DType
 from delegate.program.expr import LEAVES, Dim, Expr, Op, Symbol
 from delegate.program.instructions import DebugInfo
 from delegate.program.model import (
     MAX_ALL_EXPR_NODES,
     MAX_DEPTH,
-    MAX_EXPR_NODES,
     MAX_NAME,
     MAX_SPECS,
     MAX_TEXT,
@@ -46,8 +46,6 @@ from delegate.program.segments import Directory
 
 IDENTIFIER = b"DLG1"
 _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
-_SIMPLIFY = "simplify the sizes of the model"
-_TOO_DEEP = "the expression of a size is nested too deeply"
 
 
 def encode(program: Program, directory: Directory) -> bytes:
@@ -158,18 +156,23 @@ class _Encoder:
             "Symbols": self._tables(self._symbol(s) for s in method.symbols),
             "Arenas": self._numbers(method.arenas, np.int64),
             "Guards": self._args(method.guards),
-            "Exprs": self._table(
-                "Exprs",
-                Ops=self._numbers([op for op, _, _ in self._pool.exprs], np.uint8),
-                First=self._numbers([first for _, first, _ in self._pool.exprs], np.int64),
-                Second=self._numbers([second for _, _, second in self._pool.exprs], np.uint32),
-            ),
+            "Exprs": self._exprs(method),
             "Texts": self._texts(self._pool.texts, MAX_TEXT),
         }
-        self._expr_nodes += self._pool.expr_nodes
+        return self._table("Method", **fields)
+
+    def _exprs(self, method: MethodDefinition) -> int:
+        """Write the expressions in the pool, which must be within the limits of the reader."""
+        ops, first, second = self._pool.exprs
+        self._expr_nodes += read_exprs(ops, first, second)[1]
         if self._expr_nodes > MAX_ALL_EXPR_NODES:
             raise ProgramError("the expressions of sizes are too large", where=f"method {method.name!r}")
-        return self._table("Method", **fields)
+        return self._table(
+            "Exprs",
+            Ops=self._numbers(ops, np.uint8),
+            First=self._numbers(first, np.int64),
+            Second=self._numbers(second, np.uint32),
+        )
 
     def _args(self, args: Sequence[Arg]) -> int:
         kinds: list[int] = []
@@ -290,22 +293,12 @@ def _preorder(tree: Tree, depth: int) -> Iterable[Tree]:
         yield from _preorder(child, depth - 1)
 
 
-class _Placed(NamedTuple):
-    """An expression in the pool with its index, its number of nodes and its height. Keeping it keeps its identity."""
-
-    expr: Expr
-    place: int
-    nodes: int
-    height: int
-
-
 class _ArgPool:
     """The expressions and texts that the arguments of one method refer to by index, each stored once."""
 
     def __init__(self) -> None:
         self._exprs: dict[tuple[int, int, int], int] = {}
-        self._placed: dict[int, _Placed] = {}  # by identity
-        self.expr_nodes = 0  # of all expressions, counted as often as they occur
+        self._known: dict[int, tuple[Expr, int]] = {}  # by identity; the expression is kept, so that it stays
         self._texts: dict[str, int] = {}
         self._scalars: dict[type, tuple[int, Callable[[Any], int]]] = {
             type(None): (ArgKind.NONE, lambda _: 0),
@@ -319,9 +312,10 @@ class _ArgPool:
         }
 
     @property
-    def exprs(self) -> Iterable[tuple[int, int, int]]:
-        """The operation, first and second operand of each expression."""
-        return self._exprs
+    def exprs(self) -> tuple[list[int], list[int], list[int]]:
+        """The operations, first and second operands of the expressions."""
+        rows = [*self._exprs]
+        return [op for op, _, _ in rows], [first for _, first, _ in rows], [second for _, _, second in rows]
 
     @property
     def texts(self) -> Iterable[str]:
@@ -337,33 +331,15 @@ class _ArgPool:
 
     def expr(self, expr: Expr) -> int:
         """Return the index of an expression."""
-        return self._expr(expr, MAX_DEPTH).place
-
-    def _expr(self, expr: Expr, depth: int) -> _Placed:
-        pooled = self._placed.get(id(expr))  # many sizes share one expression, which is walked once
-        if pooled is None:
-            if depth == 0:
-                raise ProgramError(_TOO_DEEP, remedy=_SIMPLIFY)
-            pooled = self._placed[id(expr)] = self._place(expr, depth)
-        return pooled
-
-    def _place(self, expr: Expr, depth: int) -> _Placed:
-        if expr.op in LEAVES:
-            key = (expr.op.value, _bits(expr.value) if expr.op is Op.FLOAT else int(expr.value), 0)
-            nodes = height = 1
-        else:
-            below = [self._expr(a, depth - 1) for a in expr.args]
-            left, right, *_ = *(part.place for part in below), 0
-            key = (expr.op.value, left, right)
-            nodes, height = 1 + sum(part.nodes for part in below), 1 + max(part.height for part in below)
-        if nodes > MAX_EXPR_NODES:
-            raise ProgramError("the expression of a size is too large", remedy=_SIMPLIFY)
-        if height > MAX_DEPTH:
-            raise ProgramError(_TOO_DEEP, remedy=_SIMPLIFY)
-        if key not in self._exprs:
-            self._exprs[key] = len(self._exprs)
-            self.expr_nodes += nodes
-        return _Placed(expr, self._exprs[key], nodes, height)
+        known = self._known.get(id(expr))  # many sizes share one expression, which is walked once
+        if known is None:
+            if expr.op in LEAVES:
+                key = (expr.op.value, _bits(expr.value) if expr.op is Op.FLOAT else int(expr.value), 0)
+            else:
+                left, right, *_ = *map(self.expr, expr.args), 0
+                key = (expr.op.value, left, right)
+            known = self._known[id(expr)] = expr, self._exprs.setdefault(key, len(self._exprs))
+        return known[1]
 
     def flatten(self, arg: Arg, depth: int = MAX_DEPTH) -> list[tuple[int, int]]:
         """Return the kind and the value of an argument, followed by the same for its items."""

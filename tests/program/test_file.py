@@ -308,7 +308,7 @@ def wide_expr(depth: int):
         ("\ud800", "a value that cannot be saved"),
         (deep_list(70), "nested deeper than 64"),
         (deep_list(20_000), "too deeply"),
-        (deep_expr(70), "too deeply"),
+        (deep_expr(70), "an expression is too large"),
         (wide_expr(40), "too large"),
     ],
 )
