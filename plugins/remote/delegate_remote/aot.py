@@ -62,8 +62,8 @@ class BundlePlacement(RemotePlacement):
         chosen = placer.place()
         if not known:
             placer.watch_candidates()
-        if factory.entries:
-            self._tasks.append(_task(task, comparator, factory.entries))
+        if factory.collected:
+            self._tasks.append(_task(task, comparator, factory.collected))
         notes = [f"{name}: it was measured, but is not a candidate here" for name in factory.unused()]
         notes += ["more rounds: no more were run on the other machine"] * factory.is_over + [_SECOND] * (not mixes)
         placement = replace(chosen.placement, not_tried=(*chosen.placement.not_tried, *notes))
@@ -125,11 +125,11 @@ def _require_same_program(costs: Costs, where: str, task: Task, inputs: Sequence
     return _Measurement(known, where)
 
 
-def _task(task: Task, comparator: ReferenceComparator, entries: Sequence[bundle.Entry]) -> bundle.Task:
-    results = [] if comparator.is_random else comparator.expected(entries[0].program)
+def _task(task: Task, comparator: ReferenceComparator, trials: Sequence[Trial]) -> bundle.Task:
+    results = [] if comparator.is_random else comparator.expected(trials[0].program)
     expected = None if comparator.is_random else [[_to_array(t) for t in call] for call in results]
     calls = [arrays_of(call) for call in comparator.calls]
-    return bundle.Task(task.method, task.objective, task.budget, comparator.bound, entries, calls, expected)
+    return bundle.Task(task.method, task.objective, task.budget, comparator.bound, trials, calls, expected)
 
 
 class RemoteRunnerFactory:
@@ -143,7 +143,7 @@ class RemoteRunnerFactory:
         collects: True if unknown programs are collected for a bundle.
 
     Attributes:
-        entries: The entries that the bundle gets.
+        collected: what the bundle gets.
         is_over: True if a program needed more rounds than were measured.
     """
 
@@ -152,7 +152,7 @@ class RemoteRunnerFactory:
     def __init__(self, known: Sequence[_Measurement], *, collects: bool) -> None:
         self._known, self._collects = known, collects
         self._started: Counter[str] = Counter()
-        self.entries: list[bundle.Entry] = []
+        self.collected: list[Trial] = []
         self.is_over = False
 
     def start(self, trial: Trial) -> ProgramRunner:
@@ -167,8 +167,7 @@ class RemoteRunnerFactory:
             return _ReplayRunner(self, costs)
         if not self._collects:
             raise TrialFailed("not among the costs of the other machine")
-        threads = {backend: int(load_options["threads"]) for backend, load_options in trial.options.items()}
-        self.entries.append(bundle.Entry(trial.name, trial.program, threads, trial.is_watched))
+        self.collected.append(trial)
         raise TrialFailed("not measured here: it is in the bundle")
 
     def unused(self) -> list[str]:

@@ -72,8 +72,8 @@ def costs(bundle: Path, tmp_path: Path) -> Costs:
     """As if the second took half of the first's time."""
     (task,) = bundles.read(bundle, tmp_path)
     programs = {
-        entry.name: ProgramCosts(entry.digest, Record([0.02 / (n + 1)] * 9), 100.0)
-        for n, entry in enumerate(e for e in task.entries if not e.is_watched)
+        entry.name: ProgramCosts(bundles.digest(entry.program), Record([0.02 / (n + 1)] * 9), 100.0)
+        for n, entry in enumerate(e for e in task.trials if not e.is_watched)
     }
     return Costs("an abacus", {"forward": MethodCosts("latency", ("float32[4, 16]",), 60.0, 1.5, programs)})
 
@@ -125,17 +125,17 @@ class Chain(torch.nn.Sequential):
         super().__init__(*(Block() for _ in range(4)))
 
 
-def costing(tmp_path: Path, path: Path, cost: Callable[[str, bundles.Entry], float]) -> Path:
+def costing(tmp_path: Path, path: Path, cost: Callable[[str, Trial], float]) -> Path:
     """Costs of a bundle, as if a machine had found these for its plans; a step takes its partition's share."""
     (task,) = bundles.read(path, tmp_path)
     programs = {}
-    for entry in task.entries:
+    for entry in task.trials:
         seconds = cost(entry.name, entry)
         record = Record([seconds] * 9)
         if entry.is_watched:
             names = [spec.name for spec in entry.program.delegates]
             record.steps += [{name: seconds / len(names) for name in names}] * 9
-        programs[entry.name] = ProgramCosts(entry.digest, record, None if entry.is_watched else 100.0)
+        programs[entry.name] = ProgramCosts(bundles.digest(entry.program), record, None if entry.is_watched else 100.0)
     made = tmp_path / f"{path.name}.costs"
     Costs("an abacus", {"forward": MethodCosts("latency", ("float32[4, 16]",), 60.0, 1.5, programs)}).save(made)
     return made
@@ -164,7 +164,7 @@ def test_plans_of_several_parts_take_two_visits(tmp_path: Path) -> None:
     mixed = f"{NAMES[0]} | {NAMES[1]}"
     assert meanwhile.report.placements[0].chosen == NAMES[0]
     (task,) = bundles.read(tmp_path / "second", tmp_path / "two")
-    assert {*NAMES, mixed} <= {e.name for e in task.entries}
+    assert {*NAMES, mixed} <= {e.name for e in task.trials}
     for wins in (True, False):
         folder = tmp_path / f"wins{wins}"
         folder.mkdir()
@@ -212,9 +212,10 @@ def test_threads_go_there_and_back(exported: Any, tmp_path: Path) -> None:
     config = {"backends": ["xnnpack"], "placement": {"threads": [1, 2], "candidates": ["xnnpack"]}}
     lower(exported, config=config, placement=delegate.Remote(bundle=tmp_path / "b"))
     (task,) = bundles.read(tmp_path / "b", tmp_path)
-    assert [dict(e.threads) for e in task.entries if not e.is_watched] == [{"xnnpack": 1}, {"xnnpack": 2}]
+    assert [e.options for e in task.trials if not e.is_watched] == [{"xnnpack": {"threads": n}} for n in (1, 2)]
     programs = {
-        e.name: ProgramCosts(bundles.digest(e.program), Record([1.0 / e.threads["xnnpack"]] * 9)) for e in task.entries
+        e.name: ProgramCosts(bundles.digest(e.program), Record([1.0 / e.options["xnnpack"]["threads"]] * 9))
+        for e in task.trials
     }
     Costs("x", {"forward": MethodCosts("latency", ("float32[4, 16]",), 60.0, 1.5, programs)}).save(tmp_path / "c")
     (spec,) = lower(exported, config=config, placement=delegate.Remote(costs=tmp_path / "c")).program.delegates
@@ -254,7 +255,7 @@ def test_the_same_numbers_lead_to_the_same_choice(
 ) -> None:
     """Also where the time was over there after some rounds."""
     (task,) = bundles.read(bundle, tmp_path)
-    program = task.entries[0].program
+    program = task.trials[0].program
     trials = [Trial(name, program, "forward") for name in "abc"]
     left = iter(range(most))
     measured = measure_until_decided(

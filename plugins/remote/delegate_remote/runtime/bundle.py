@@ -13,7 +13,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +23,7 @@ from delegate.common.field_checks import amount, count, finite, flag, items, map
 from delegate.common.files import open_to_read, replacing, require_file
 from delegate.errors import ProgramError
 from delegate.placement.runtime.accuracy_check import Array
-from delegate.placement.runtime.trials import save_leaves
+from delegate.placement.runtime.trials import Trial, save_leaves
 from delegate.placement.runtime.worker import leaves
 from delegate.plugins import one_line
 from delegate.program import file as program_file
@@ -37,25 +37,6 @@ _AGAIN = "write it again: `delegate lower --measure --bundle FILE`"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A compiled plan.
-
-    Args:
-        name: The plan's name.
-        program: the method.
-        threads: load options for the measurement: backend -> number of threads.
-        is_watched: True if its steps are timed, in rounds with other watched programs; False if it may be chosen.
-        digest: A checksum of its file, if it was read from a bundle.
-    """
-
-    name: str
-    program: Program
-    threads: Mapping[str, int] = field(default_factory=dict)
-    is_watched: bool = False
-    digest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """A method to measure.
 
@@ -64,7 +45,8 @@ class Task:
         objective: a key of `delegate.report.measured.UNITS`.
         budget: seconds.
         bound: the least SQNR in dB; None: the bound for the program's own precision.
-        entries: the plans; plans of one program share the `Program` object.
+        trials: the compiled plans, of which those that are not watched may be chosen; plans of one program share the
+            `Program` object.
         calls: the flat arguments of calls, in the form of the runtime; the first one is measured.
         expected: torch's results of each call, bfloat16 as float32; None if results cannot be compared.
     """
@@ -73,7 +55,7 @@ class Task:
     objective: str
     budget: float
     bound: float | None
-    entries: Sequence[Entry]
+    trials: Sequence[Trial]
     calls: Sequence[Sequence[Any]]
     expected: Sequence[Sequence[Array]] | None
 
@@ -95,7 +77,7 @@ def write(tasks: Sequence[Task], path: str | os.PathLike[str]) -> None:
         with replacing(os.path.realpath(path)) as file, zipfile.ZipFile(file, "w") as archive:
             methods = []
             for number, task in enumerate(tasks):
-                members = {id(entry.program): entry.program for entry in task.entries}
+                members = {id(trial.program): trial.program for trial in task.trials}
                 digests = [
                     _write_program(archive, f"{number}/{i}.dlg", program) for i, program in enumerate(members.values())
                 ]
@@ -162,13 +144,13 @@ def _about(task: Task, members: Mapping[int, tuple[int, str]]) -> dict[str, Any]
     """Return the description of a task. `members` maps the id of each program to its number and digest."""
     programs = [
         {
-            "name": entry.name,
-            "file": members[id(entry.program)][0],
-            "digest": members[id(entry.program)][1],
-            "threads": dict(entry.threads),
-            "is_watched": entry.is_watched,
+            "name": trial.name,
+            "file": members[id(trial.program)][0],
+            "digest": members[id(trial.program)][1],
+            "threads": {backend: int(options["threads"]) for backend, options in trial.options.items()},
+            "is_watched": trial.is_watched,
         }
-        for entry in task.entries
+        for trial in task.trials
     ]
     return {
         "method": task.method,
@@ -191,12 +173,12 @@ def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folde
     place.mkdir()
     files = sorted({count(entry, "file") for entry in programs_of})
     programs = {i: _program(archive, f"{number}/{i}.dlg", folder) for i in files}
-    entries = [_entry(entry, *programs[entry["file"]]) for entry in programs_of]
-    if len({entry.name for entry in entries}) < len(entries):
+    trials = [_trial(about, entry, *programs[entry["file"]]) for entry in programs_of]
+    if len({trial.name for trial in trials}) < len(trials):
         raise ValueError(f"method {method!r} has two programs of the same name")
-    for entry in entries:
-        if method not in {m.name for m in entry.program.methods}:
-            raise ValueError(f"the program of {entry.name!r} has no method {method!r}")
+    for trial in trials:
+        if method not in {m.name for m in trial.program.methods}:
+            raise ValueError(f"the program of {trial.name!r} has no method {method!r}")
     calls = [_leaves(archive, f"{number}/call{i}.npz", folder) for i in range(call_count)]
     expected = None
     if flag(about, "is_compared"):
@@ -207,7 +189,7 @@ def _read(archive: zipfile.ZipFile, number: int, about: Mapping[str, Any], folde
     budget = amount(about, "budget")
     if not budget:
         raise ValueError("a budget should be greater than 0")
-    return Task(method, about["objective"], budget, bound, entries, calls, expected)
+    return Task(method, about["objective"], budget, bound, trials, calls, expected)
 
 
 def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Program, str]:
@@ -218,14 +200,22 @@ def _program(archive: zipfile.ZipFile, member: str, folder: Path) -> tuple[Progr
     return program_file.load(path), known
 
 
-def _entry(about: Mapping[str, Any], program: Program, known: str) -> Entry:
+def _trial(task: Mapping[str, Any], about: Mapping[str, Any], program: Program, known: str) -> Trial:
+    """Return the trial of a plan.
+
+    Args:
+        task: the description of the task.
+        about: the description of the plan.
+        program, known: the program, and the digest of its file.
+    """
     if known != about["digest"]:
         raise ValueError(f"the file of {about['name']!r} is not the program that {_ABOUT} describes")
     counts = mapping(about, "threads")
-    threads = {backend: count(counts, backend) for backend in counts}
-    if not all(threads.values()):
+    options = {backend: {"threads": count(counts, backend)} for backend in counts}
+    if not all(values["threads"] for values in options.values()):
         raise ValueError("numbers of threads should be positive")
-    return Entry(text(about, "name"), program, threads, flag(about, "is_watched"), known)
+    name, is_watched = text(about, "name"), flag(about, "is_watched")
+    return Trial(name, program, task["method"], task["objective"], options, is_watched)
 
 
 def _leaves(archive: zipfile.ZipFile, member: str, folder: Path) -> list[Any]:

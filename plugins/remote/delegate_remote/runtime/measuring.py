@@ -23,12 +23,11 @@ from delegate.placement.runtime.elimination import (
 from delegate.placement.runtime.trials import (
     ProcessRunnerFactory,
     ProgramRunner,
-    Trial,
     answer_timeout,
     seconds_until,
 )
 from delegate_remote.runtime.accuracy import sqnr_db, widen_bfloat16
-from delegate_remote.runtime.bundle import Entry, Task, describe_arguments, read
+from delegate_remote.runtime.bundle import Task, describe_arguments, digest, read
 from delegate_remote.runtime.costs import Costs, MethodCosts, ProgramCosts
 
 _COMPARISON_SHARE = 0.5  # of the budget; the rest is for programs whose steps are timed
@@ -54,7 +53,7 @@ def measure(
             )
         methods, begun = {}, time.monotonic()
         for number, task in enumerate(tasks):
-            progress(f"{task.method}: measuring {', '.join(e.name for e in task.entries)}")
+            progress(f"{task.method}: measuring {', '.join(t.name for t in task.trials)}")
             seconds = task.budget if budget is None else budget / len(tasks)
             own = Path(folder) / f"{number}-run"
             own.mkdir()
@@ -67,7 +66,7 @@ def measure(
 
 def _measure_method(task: Task, factory: ProcessRunnerFactory, budget: float, end: float) -> MethodCosts:
     start = time.monotonic()
-    timed, whole = ([_trial(task, e) for e in task.entries if e.is_watched == is_timed] for is_timed in (True, False))
+    timed, whole = ([t for t in task.trials if t.is_watched == is_timed] for is_timed in (True, False))
     sqnr_db_of: dict[str, float] = {}
     inaccurate: dict[str, str] = {}
 
@@ -86,16 +85,10 @@ def _measure_method(task: Task, factory: ProcessRunnerFactory, budget: float, en
     noise_filter = NoiseFilter()
     records = measure_until_decided(whole, factory, check, inaccurate, is_racing, has_time, noise_filter)
     records |= measure_rounds(timed, factory, fixed_rounds(WATCHED_ROUNDS), has_time, noise_filter=noise_filter)
-    programs = {e.name: ProgramCosts(e.digest, records[e.name], sqnr_db_of.get(e.name)) for e in task.entries}
+    costs = [ProgramCosts(digest(t.program), records[t.name], sqnr_db_of.get(t.name)) for t in task.trials]
+    programs = dict(zip((t.name for t in task.trials), costs, strict=True))
     inputs, spent = tuple(describe_arguments(task.calls[0])), round(time.monotonic() - start, 3)
     return MethodCosts(task.objective, inputs, budget, spent, programs)
-
-
-def _trial(task: Task, entry: Entry) -> Trial:
-    options = {backend: {"threads": count} for backend, count in entry.threads.items()}
-    if entry.is_watched:
-        return Trial(entry.name, entry.program, task.method, "latency", options, is_watched=True)
-    return Trial(entry.name, entry.program, task.method, task.objective, options)
 
 
 def _check_results(task: Task, runners: Mapping[str, ProgramRunner], has_time: Callable[[], bool]) -> AccuracyResult:
@@ -103,7 +96,7 @@ def _check_results(task: Task, runners: Mapping[str, ProgramRunner], has_time: C
     expected = task.expected
     if expected is None:
         return AccuracyResult({}, {}, {})
-    programs = {e.name: e.program for e in task.entries}
+    programs = {t.name: t.program for t in task.trials}
 
     def measure_sqnr_db(name: str, runner: ProgramRunner) -> float:
         results = in_time(
