@@ -27,8 +27,6 @@ from delegate.plugins import (
 
 KernelRequest = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
 _ON_DEMAND = {"aten": "torch"}  # libraries that are used only by name -> the module that they need
-# Libraries for the operators of other packages: used last, and only for operators of these packages.
-_PACKAGES = frozenset({"torchvision", "transformers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,6 @@ class KernelLibrary(InstalledPlugin):
         name = plugin.name
         if refused := cls.refused((plugin,), blocked):
             return refused
-        if name in _PACKAGES:
-            return cls.of(plugin, detail=f"{name} is used if a program has operators of {name}")
         if importlib.util.find_spec(_ON_DEMAND[name]) is None:
             return cls.unavailable(plugin)
         return cls.of(plugin, detail=f"{name} is used only if it is requested: kernels=[{name!r}]")
@@ -183,9 +179,8 @@ class InstalledKernels:
 
         Plugins are first, then the project's own library, then the libraries that are used only by name.
         """
-        demanded = _PACKAGES.union(_ON_DEMAND)
-        by_default = _order_by_default(self._library(name) for name in self._plugins if name not in demanded)
-        named = [claims[0] for name, claims in self._plugins.items() if name in demanded]
+        by_default = _order_by_default(self._library(name) for name in self._plugins if name not in _ON_DEMAND)
+        named = [claims[0] for name, claims in self._plugins.items() if name in _ON_DEMAND]
         return (*by_default, *(KernelLibrary.find_on_demand(plugin, self._blocked) for plugin in named))
 
     def tables(self, request: KernelRequest | None = None) -> tuple[KernelTable, ...]:
@@ -228,19 +223,6 @@ class InstalledKernels:
         if any(None in row for row in foreign):
             return None
         return names, sorted(self._blocked), foreign
-
-    def of_package(self, package: str) -> KernelTable | None:
-        """Return the project's kernels of another package's operators; None if it has none or they are blocked.
-
-        Raises:
-            KernelError: the library is broken.
-        """
-        if package not in _PACKAGES or package not in self._plugins:
-            return None
-        library = self._library(package)
-        if library.state is PluginState.BROKEN:
-            library.require_ok(KernelError)
-        return library.table
 
     @cached_property
     def _plugins(self) -> dict[str, tuple[Plugin, ...]]:

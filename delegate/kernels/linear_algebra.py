@@ -55,6 +55,15 @@ def grouped_mm(left: Array, right: Array, ends: Array | None, _bias: None, _dtyp
         grouped_product(left, right, ends, out)
 
 
+@TABLE.kernel(
+    "transformers.grouped_mm_fallback.default",
+    dtypes={DType.float32, DType.float64, DType.int32, DType.int64} | HALF,
+)
+def grouped_mm_fallback(x: Array, weight: Array, ends: Array, *, out: Array) -> None:
+    """Multiply x (rows, in), sorted by expert, with weight (experts, in, out), see `grouped_product`."""
+    grouped_product(x, weight, ends, out)
+
+
 def grouped_product(left: Array, right: Array, ends: Array, out: Array) -> None:
     """Multiply groups of matrices whose sizes depend on data; rows and columns that belong to no group become 0.
 

@@ -13,6 +13,7 @@ from delegate.kernels import (  # noqa: F401 - imported for their rows
     copies,
     creation,
     data_sizes,
+    detection,
     distance,
     embedding_bag,
     indexing,

@@ -33,17 +33,11 @@ class Kernels:
     Args:
         tables: returns the libraries. It is called for the first kernel, because importing them takes longer than
             loading most programs without portable kernels.
-        packages: returns the table for the operators of a package, used last; None if there is none.
     """
 
-    def __init__(
-        self,
-        tables: Callable[[], Sequence[KernelTable]],
-        packages: Callable[[str], KernelTable | None] = lambda _: None,
-    ) -> None:
+    def __init__(self, tables: Callable[[], Sequence[KernelTable]]) -> None:
         self._find_tables = tables
         self._tables: tuple[KernelTable, ...] | None = None
-        self._package = packages
 
     @property
     def tables(self) -> tuple[KernelTable, ...]:
@@ -55,7 +49,7 @@ class Kernels:
     @cached_property
     def torch_free(self) -> Kernels:
         """The libraries that run without torch. The compilation of a program depends on no others."""
-        return Kernels(lambda: [t for t in self.tables if t.torch_free], self._package)
+        return Kernels(lambda: [t for t in self.tables if t.torch_free])
 
     @cached_property
     def whole_ops(self) -> frozenset[str]:
@@ -72,8 +66,6 @@ class Kernels:
         """
         required = frozenset(dtypes)
         kernels = [kernel for table in self.tables if (kernel := table.find(op, required, allocates=allocates))]
-        if not kernels and (package := self._package(op.partition(".")[0])) is not None:
-            kernels = [kernel for kernel in (package.find(op, required, allocates=allocates),) if kernel]
         first = (kernel for kernel in kernels if kernel.is_view or (in_place and kernel.in_place))
         chosen = next(first, kernels[0] if kernels else None)
         if chosen is None or not chosen.contiguous:
@@ -100,13 +92,7 @@ def kernels_of(registry: Registry, requested: KernelRequest | None) -> Kernels:
     """Return the kernels of these libraries; see `InstalledKernels.tables`; unknown names are errors."""
     tables = None if requested is None else registry.kernels.tables(requested)
 
-    def find_tables() -> Sequence[KernelTable]:
-        return registry.kernels.tables() if tables is None else tables
-
-    def of_package(package: str) -> KernelTable | None:
-        return registry.kernels.of_package(package)
-
-    return Kernels(find_tables, of_package)
+    return Kernels(lambda: registry.kernels.tables() if tables is None else tables)
 
 
 def _must_be_view(method: MethodDefinition, call: KernelCall) -> bool:

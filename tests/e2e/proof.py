@@ -80,7 +80,7 @@ def waste(program: Program, inputs: Sequence[np.ndarray]) -> float:
     (method,) = program.methods
     sizes = {i: inputs[s.input].shape[s.dim] for i, s in enumerate(method.symbols)}
     registry = default_registry()
-    plan = assign_storage(program, method, Kernels(registry.kernels.tables, registry.kernels.of_package), sizes)
+    plan = assign_storage(program, method, Kernels(registry.kernels.tables), sizes)
     least = largest_live_sum(plan.lifetimes)
     return sum(plan.arenas) / least if least else 1.0
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from delegate.errors import KernelError
-from delegate.kernels.selection import kernels_of
 from delegate.kernels.table import KernelTable
 from delegate.plugins import PluginState
 from delegate.program.dtypes import DType
@@ -19,7 +18,6 @@ from tests.support.processes import AHEAD_OF_TIME, run
 
 GROUP = "delegate.kernels"
 PLUGINS = ("delegate-kernels-extra", "delegate-numba")
-PACKAGES = {"torchvision": (), "transformers": ()}  # the project's own, for other packages' operators
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +49,7 @@ def test_order_and_overrides(site: Site) -> None:
     registry = Registry()
     assert [t.library for t in registry.kernels.tables()] == ["alpha", "zeta", "portable"]
     overrides = {lib.name: lib.overrides for lib in registry.kernels.libraries}
-    assert overrides == {"alpha": (), "zeta": ("aten.relu.default",), "portable": (), "aten": (), **PACKAGES}
+    assert overrides == {"alpha": (), "zeta": ("aten.relu.default",), "portable": (), "aten": ()}
     kernel = registry.kernels.tables()[0].find("alpha.twice.default", {DType.float32})
     assert kernel is not None
     out = np.empty(2, np.float32)
@@ -173,28 +171,12 @@ except KernelError as error:
 @pytest.mark.extended
 def test_aten_is_imported_where_it_is_named_alone() -> None:
     done = run(NAMED_ALONE)
-    assert done.stdout == "['portable'] ['ok', 'ok', 'ok', 'ok']\nFalse\n['aten', 'portable'] True\n", done.stderr
+    assert done.stdout == "['portable'] ['ok', 'ok']\nFalse\n['aten', 'portable'] True\n", done.stderr
 
 
 def test_aten_without_torch() -> None:
     done = run(WITHOUT_TORCH, absent=AHEAD_OF_TIME)
     assert done.stdout == (
-        "['ok', 'unavailable', 'ok', 'ok']\nkernel library 'aten' needs torch, which is not installed: pip install "
+        "['ok', 'unavailable']\nkernel library 'aten' needs torch, which is not installed: pip install "
         "torch, or leave it out of the kernel libraries\n"
     ), done.stderr
-
-
-def test_libraries_of_packages_are_loaded_for_their_operators_alone() -> None:
-    """Whatever libraries are named: nobody else has these operators."""
-    for wanted in (None, KernelTable("own")):
-        registry = Registry()
-        kernels = kernels_of(registry, wanted).torch_free
-        assert kernels.find("aten.nms.default", {DType.float32}) is None
-        assert "torchvision" not in {table.library for table in kernels.tables}
-        assert kernels.find("torchvision.nms.default", {DType.int64}, allocates=True) is not None
-
-
-def test_blocked_libraries_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "torchvision")
-    kernels = kernels_of(Registry(), None)
-    assert kernels.find("torchvision.nms.default", {DType.int64}, allocates=True) is None

@@ -282,9 +282,6 @@ class Plugins:
     def tables(self) -> tuple[KernelTable, ...]:
         return (TABLE,)
 
-    def of_package(self, package: str) -> None:
-        return None
-
     def runtime(self, _name: str) -> type[BackendRuntime]:
         return self._runtime
 

@@ -11,13 +11,12 @@ import torch
 from torch._ops import OpOverload
 
 from delegate.edge.node import dtype_of, torch_dtype
-from delegate.kernels.packages import torchvision, transformers
 from delegate.kernels.portable import TABLE
 from delegate.kernels.table import Kernel
 from delegate.program.dtypes import DType
 from delegate.testing import assert_same
 
-LIBRARIES = [TABLE, torchvision.TABLE, transformers.TABLE]  # the tests of a plugin add its table
+LIBRARIES = [TABLE]  # the tests of a plugin add its table
 _IGNORED = (torch.layout, torch.device, torch.memory_format)
 # Relative and absolute tolerance by the result's dtype; the larger of both holds. A step of bfloat16 is 7.8e-3.
 _TOLERANCE = {

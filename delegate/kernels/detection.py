@@ -10,10 +10,8 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels.half_precision import Array
 from delegate.kernels.operands import WIDE
-from delegate.kernels.table import KernelTable
+from delegate.kernels.table import TABLE
 from delegate.program.dtypes import DType
-
-TABLE = KernelTable("torchvision")
 
 
 @TABLE.allocating("torchvision.nms.default", dtypes=WIDE | {DType.int64})
