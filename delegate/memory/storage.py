@@ -176,7 +176,7 @@ class _Assignment:
                 if kernel.is_view:
                     self._alias(kernel, instruction)
             elif isinstance(instruction, StructuredCall):
-                self._structured_call(instruction)
+                self._place_blocks(instruction)
 
     def _alias(self, kernel: Kernel, call: KernelCall) -> None:
         """Turn the outputs into views of the first argument, if its strides allow that."""
@@ -197,7 +197,7 @@ class _Assignment:
         self.shadows[index] = view
         self.root[index] = self.root[base]
 
-    def _structured_call(self, call: StructuredCall) -> None:
+    def _place_blocks(self, call: StructuredCall) -> None:
         """Let blocks read captured operands in place, and carried values in the memory of the call's results."""
         for block in call.blocks:
             for index, base in block_bases(call, block):

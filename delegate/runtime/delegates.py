@@ -113,14 +113,14 @@ def announce(init: Init, program: Program, clock: Callable[[], int]) -> Init:
     """Return a function that creates delegates, and sends an event for each."""
     from delegate.events.kinds import DelegateOpened
 
-    def announced(spec: DelegateSpec) -> Delegate:
+    def create(spec: DelegateSpec) -> Delegate:
         start = clock()
         delegate = init(spec)
         size = sum(len(program.segments[i]) for i in (spec.segment, *spec.data))
         emit(DelegateOpened(spec.backend, spec.name, size, start, clock() - start))
         return delegate
 
-    return announced
+    return create
 
 
 class InProcess:

@@ -84,13 +84,13 @@ def rules_of_json(text: str) -> Rules:
     """Return the rules of a program file, none of an empty text; raise ProgramError if the text holds no rules."""
     try:
         data = json.loads(text or "{}")
-        return {b: {name: _checked(rule) for name, rule in options.items()} for b, options in data.items()}
+        return {b: {name: _check_rule(rule) for name, rule in options.items()} for b, options in data.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"the rules of load options cannot be read, {type(error).__name__}: {error}"
         raise ProgramError(what, remedy="lower the model again") from error
 
 
-def _checked(data: Mapping[str, Any]) -> Rule:
+def _check_rule(data: Mapping[str, Any]) -> Rule:
     """Return the rule in JSON data; raise ValueError, TypeError or KeyError if it is none."""
     for stated in data["alternatives"]:
         bounds = (stated.get(name) for name in _BOUNDS)

@@ -5,6 +5,7 @@ Such code are listeners, kernels, backends, platforms, signal handlers, and `__d
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import random
 import signal
@@ -23,7 +24,6 @@ from delegate.events import SerialCalls
 from delegate.events.kinds import Event, MethodRun
 from delegate.program.file import serialize
 from delegate.program.model import Program
-from delegate.registry import default_registry
 from delegate.runtime.context import Context
 from delegate.runtime.lifecycle import error_chain
 from delegate.runtime.loaded import LoadedProgram
@@ -31,6 +31,7 @@ from tests.runtime import calling
 from tests.runtime.calling import HOOKS, direct, whole
 from tests.support import vector_backend
 from tests.support.lowering import compiled
+from tests.support.plugins import registered
 from tests.support.program_builder import SQUARE
 
 X = np.arange(4, dtype=np.float32).reshape(SQUARE)
@@ -40,34 +41,14 @@ SIGNAL = signal.SIGALRM
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
-    default_registry.cache_clear()
-    default_registry().register(calling.INFO)
-    with _time_limit():
-        yield
+    faulthandler.dump_traceback_later(100, exit=True)  # of a thread that waits for itself
+    yield from registered(calling.INFO)
+    faulthandler.cancel_dump_traceback_later()
     HOOKS.clear()
-    default_registry.cache_clear()
 
 
 def _load(program: Program, **settings: Any) -> LoadedProgram:
     return LoadedProgram(program, kernels=[calling.TABLE], **settings)
-
-
-@contextmanager
-def _time_limit() -> Iterator[None]:
-    """End a test whose main thread waits for ever."""
-
-    def fail(*_: object) -> None:
-        pytest.fail("the thread waits for itself")
-
-    before = signal.signal(signal.SIGUSR2, fail)
-    timer = threading.Timer(60, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR2))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        signal.signal(signal.SIGUSR2, before)
 
 
 @contextmanager
