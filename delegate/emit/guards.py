@@ -1,51 +1,61 @@
 """Guards: the export's assumptions on sizes beyond their ranges, as expressions over the symbols of a method.
 
 Torch stores the conditions on inputs only as text, such as "((1 + L['x'].size()[0]) // 2) == 3", also in .pt2 files.
-Their syntax tree is translated; no part of them is executed.
+Their syntax tree becomes a number of sympy, as torch has it for sizes; no part of them is executed.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from itertools import pairwise
 from typing import Any
 
-from delegate.emit.symbols import MethodSymbols, choose
-from delegate.errors import LoweringError
-from delegate.program.expr import Expr, Op
+import sympy
 
-_INFIX: dict[type[ast.AST], Op] = {
-    ast.Add: Op.ADD,
-    ast.Mult: Op.MUL,
-    ast.FloorDiv: Op.FLOORDIV,
-    ast.Mod: Op.MOD,
-    ast.Div: Op.TRUEDIV,
-    ast.Pow: Op.POW,
-    ast.And: Op.AND,
-    ast.Or: Op.OR,
-    ast.Eq: Op.EQ,
-    ast.NotEq: Op.NE,
-    ast.Lt: Op.LT,
-    ast.LtE: Op.LE,
+from delegate.edge.node import SYMBOLIC
+from delegate.edge.torch_private import sympy_functions as F
+from delegate.emit.symbols import MethodSymbols
+from delegate.errors import LoweringError
+from delegate.program.expr import Expr
+
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.USub: operator.neg,
+    ast.Not: sympy.Not,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: F.FloorDiv,
+    ast.Mod: F.PythonMod,
+    ast.Div: F.FloatTrueDiv,
+    ast.Pow: sympy.Pow,
+    ast.And: sympy.And,
+    ast.Or: sympy.Or,
+    ast.Eq: sympy.Eq,
+    ast.NotEq: sympy.Ne,
+    ast.Lt: sympy.Lt,
+    ast.LtE: sympy.Le,
+    ast.Gt: sympy.Gt,
+    ast.GtE: sympy.Ge,
 }
-_SWAPPED: dict[type[ast.AST], Op] = {ast.Gt: Op.LT, ast.GtE: Op.LE}
-_CALLS = {
-    "max": Op.MAX,
-    "min": Op.MIN,
-    "torch.sym_max": Op.MAX,  # torch 2.14 writes these two
-    "torch.sym_min": Op.MIN,
-    "float": Op.TO_FLOAT,
-    "torch.sym_float": Op.TO_FLOAT,
-    "math.floor": Op.FLOOR,
-    "math.ceil": Op.CEIL,
-    "math.trunc": Op.TRUNC,
-    "round": Op.ROUND,
-    "math.sqrt": Op.SQRT,
-    "torch._sym_sqrt": Op.SQRT,
-    "math.exp": Op.EXP,
-    "math.log": Op.LOG,
-    "math.log2": Op.LOG2,
+_CALLS: dict[str, Callable[..., Any]] = {
+    "abs": sympy.Abs,
+    "max": F.Max,
+    "min": F.Min,
+    "torch.sym_max": F.Max,  # torch 2.14 writes these two
+    "torch.sym_min": F.Min,
+    "float": F.ToFloat,
+    "torch.sym_float": F.ToFloat,
+    "math.floor": F.FloorToInt,
+    "math.ceil": F.CeilToInt,
+    "math.trunc": F.TruncToInt,
+    "round": F.RoundToInt,
+    "math.sqrt": F.OpaqueUnaryFn_sqrt,
+    "torch._sym_sqrt": F.OpaqueUnaryFn_sqrt,
+    "math.exp": F.OpaqueUnaryFn_exp,
+    "math.log": F.OpaqueUnaryFn_log,
+    "math.log2": F.OpaqueUnaryFn_log2,
 }
 
 
@@ -67,91 +77,63 @@ def guards(
     seen: set[Expr] = set()
     for condition in conditions:
         try:
-            expr = (
-                _Reader(inputs, symbols).read(condition)
-                if isinstance(condition, str)
-                else _read_assertion(condition, symbols)
-            )
+            number = _read(condition, inputs) if isinstance(condition, str) else condition
+            if number is None or (isinstance(number, SYMBOLIC) and not symbols.knows(number)):
+                continue  # an assertion of the model whose numbers are only in tensors
+            expr = symbols.number(number)
         except (_Foreign, LoweringError) as why:
             warn(f"the program does not check this assumption of the export: {condition} ({why})")
             continue
-        if expr is not None and expr not in seen and any(True for _ in expr.free_symbols()):
+        if isinstance(expr, Expr) and expr not in seen and any(True for _ in expr.free_symbols()):
             seen.add(expr)
             yield expr
 
 
-def _read_assertion(condition: Any, symbols: MethodSymbols) -> Expr | None:
-    """Return the model's assertion as an expression; None if its numbers are only in tensors."""
-    expr = symbols.number(condition) if symbols.knows(condition) else None
-    return expr if isinstance(expr, Expr) else None
+def _read(text: str, inputs: Mapping[str, Any]) -> Any:
+    """Return the condition of a text as sympy's; None for one on strides, which programs do not have."""
+    if ".stride()" in text or ".storage_offset()" in text:
+        return None
+    return _to_sympy(ast.parse(text.strip(), mode="eval").body, inputs)
 
 
-class _Reader:
-    """A translator of a condition's text to an expression."""
-
-    def __init__(self, inputs: Mapping[str, Any], symbols: MethodSymbols) -> None:
-        self._inputs, self._symbols = inputs, symbols
-
-    def read(self, text: str) -> Expr | None:
-        """Return the condition; None for one on strides, which programs do not have."""
-        if ".stride()" in text or ".storage_offset()" in text:
-            return None
-        return self._expr(ast.parse(text.strip(), mode="eval").body)
-
-    def _expr(self, node: ast.expr) -> Expr:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            return Expr(Op.FLOAT if isinstance(node.value, float) else Op.CONST, node.value)
-        if isinstance(node, ast.UnaryOp):
-            return self._with_sign(node)
-        if isinstance(node, ast.BinOp):
-            return self._chain(node.op, [node.left, node.right])
-        if isinstance(node, ast.BoolOp):
-            return self._chain(node.op, node.values)
-        if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            parts = [self._chain(op, sides[i : i + 2]) for i, op in enumerate(node.ops)]
-            return reduce(lambda a, b: Expr(Op.AND, 0, (a, b)), parts)
-        return self._term(node)
-
-    def _with_sign(self, node: ast.UnaryOp) -> Expr:
-        expr = self._expr(node.operand)
-        if isinstance(node.op, ast.Not):
-            return Expr(Op.NOT, 0, (expr,))
-        return _negative(expr)
-
-    def _chain(self, op: ast.AST, operands: list[ast.expr]) -> Expr:
-        expr = [self._expr(o) for o in operands]
-        if isinstance(op, ast.Sub):
-            op, expr = ast.Add(), [expr[0], _negative(expr[1])]
-        kind = _INFIX.get(type(op)) or _SWAPPED.get(type(op))
-        if kind is None:
-            raise _Foreign(f"programs do not support {type(op).__name__}")
-        return reduce(lambda a, b: Expr(kind, 0, (a, b)), reversed(expr) if type(op) in _SWAPPED else expr)
-
-    def _term(self, node: ast.expr) -> Expr:
-        """Return a function of numbers, a choice of two, or a number of an input."""
-        if isinstance(node, ast.IfExp):
-            return choose(*map(self._expr, (node.test, node.body, node.orelse)))
-        if isinstance(node, ast.Call) and (op := _CALLS.get(ast.unparse(node.func))):
-            expr = [self._expr(a) for a in node.args]
-            return reduce(lambda a, b: Expr(op, 0, (a, b)), expr) if len(expr) > 1 else Expr(op, 0, (expr[0],))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "abs":
-            number = self._expr(node.args[0])
-            return Expr(Op.MAX, 0, (number, _negative(number)))
-        text = ast.unparse(node)
-        path, _, dim = text.partition(".size()")
-        matches = [self._inputs[n] for n in _names(path, list(self._inputs)) if n in self._inputs]
-        sizes = [x.shape[int(dim.strip("[]"))] if dim else x for x in matches if hasattr(x, "shape") == bool(dim)]
-        if not sizes:
-            raise _Foreign(f"{text} is not a number or size of an input")
-        size = self._symbols.dim(sizes[0])
-        return size if isinstance(size, Expr) else Expr(Op.CONST, size)
+def _to_sympy(node: ast.expr, inputs: Mapping[str, Any]) -> Any:
+    """Return a number or a condition as sympy's; raises _Foreign."""
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            number = sympy.sympify(+value)  # a boolean is 0 or 1
+        case ast.UnaryOp():
+            number = _apply(node.op, [node.operand], inputs)
+        case ast.BinOp():
+            number = _apply(node.op, [node.left, node.right], inputs)
+        case ast.BoolOp():
+            number = _apply(node.op, node.values, inputs)
+        case ast.Compare():
+            sides = pairwise([node.left, *node.comparators])
+            number = sympy.And(*(_apply(op, pair, inputs) for op, pair in zip(node.ops, sides, strict=True)))
+        case ast.IfExp():
+            test, body, other = (_to_sympy(part, inputs) for part in (node.test, node.body, node.orelse))
+            number = sympy.Piecewise((body, test), (other, True))
+        case ast.Call() if function := _CALLS.get(ast.unparse(node.func)):
+            number = function(*(_to_sympy(argument, inputs) for argument in node.args))
+        case _:
+            number = _size(ast.unparse(node), inputs)
+    return number
 
 
-def _negative(expr: Expr) -> Expr:
-    if expr.op in (Op.CONST, Op.FLOAT):
-        return Expr(expr.op, -expr.value)
-    return Expr(Op.MUL, 0, (Expr(Op.CONST, -1), expr))
+def _apply(op: ast.AST, operands: Iterable[ast.expr], inputs: Mapping[str, Any]) -> Any:
+    if type(op) not in _OPERATORS:
+        raise _Foreign(f"programs do not support {type(op).__name__}")
+    return _OPERATORS[type(op)](*(_to_sympy(operand, inputs) for operand in operands))
+
+
+def _size(text: str, inputs: Mapping[str, Any]) -> Any:
+    """Return the size of an input, or a number among the inputs, that a text names."""
+    path, _, dim = text.partition(".size()")
+    matches = [inputs[n] for n in _names(path, list(inputs)) if n in inputs]
+    sizes = [x.shape[int(dim.strip("[]"))] if dim else x for x in matches if hasattr(x, "shape") == bool(dim)]
+    if not sizes:
+        raise _Foreign(f"{text} is not a number or size of an input")
+    return sizes[0].node.expr if isinstance(sizes[0], SYMBOLIC) else sympy.sympify(sizes[0])
 
 
 def _names(path: str, inputs: Sequence[str]) -> tuple[str, ...]:

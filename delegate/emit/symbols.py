@@ -240,13 +240,13 @@ class MethodSymbols:
         """Return the first piece whose condition holds."""
         (value, condition), *others = pieces
         chosen = self._expr(value, where)
-        return choose(self._expr(condition, where), chosen, self._choice(others, where)) if others else chosen
+        return _choose(self._expr(condition, where), chosen, self._choice(others, where)) if others else chosen
 
     def _chain(self, op: Op, args: Iterable[Any], where: str) -> Expr:
         return reduce(lambda left, right: Expr(op, 0, (left, right)), [self._expr(a, where) for a in args])
 
 
-def choose(condition: Expr, chosen: Expr, other: Expr) -> Expr:
+def _choose(condition: Expr, chosen: Expr, other: Expr) -> Expr:
     """Return chosen * condition + other * not condition."""
     rest = Expr(Op.MUL, 0, (other, Expr(Op.NOT, 0, (condition,))))
     return Expr(Op.ADD, 0, (Expr(Op.MUL, 0, (chosen, condition)), rest))
