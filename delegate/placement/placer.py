@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -17,17 +17,11 @@ from delegate.partitioner.saved import BY_THE_PLAN, SavedPlan
 from delegate.partitioner.search import MIXED
 from delegate.placement.parts import cut_into_parts
 from delegate.placement.plans import Candidate, ChosenPlan, Comparator, MethodPlan, Task, make_trial
-from delegate.placement.runtime.accuracy_check import check_accuracy
 from delegate.placement.runtime.elimination import (
     NOISE_FACTOR,
-    WATCHED_ROUNDS,
-    NoiseFilter,
+    Measurement,
     Record,
     choose_winner,
-    fixed_rounds,
-    in_time,
-    measure_rounds,
-    measure_until_decided,
     ratio,
 )
 from delegate.placement.runtime.trials import BUDGET_OVER, ProgramRunner, RunnerFactory
@@ -74,15 +68,16 @@ class Placer:
         pause: Callable[[float], None] | None = time.sleep,
         late: float = 0.0,
     ) -> None:
-        self._task, self._factory, self._comparator, self._progress = task, factory, comparator, progress
+        self._task, self._comparator, self._progress = task, comparator, progress
         self._clock, self._pause, self._start = clock, pause, clock() - late
         self._is_timed = task.mixes and task.objective == "latency"
-        self._noise_filter = NoiseFilter()
+        compare = None if comparator.is_random else self._compare
+        self._measurement = Measurement(factory, self._has_time, compare, comparator.bound)
         self._plans: dict[str, MethodPlan] = {}
         self._records: dict[str, Record] = {}  # of the last measurement of each plan
         self._busy = 0  # rounds that do not count, because other processes used the cores
-        self._inaccurate: dict[str, str] = {}  # plans that miss the accuracy bound -> the reason
-        self._sqnr_db: dict[str, float] = {}  # of compared plans
+        self._inaccurate = self._measurement.inaccurate  # plans that miss the accuracy bound -> the reason
+        self._sqnr_db = self._measurement.sqnr_db  # of compared plans
         self._failed: list[PlanCost] = []  # plans that could not be compiled
         self._not_tried: list[str] = []
 
@@ -236,26 +231,13 @@ class Placer:
         """Measure plans until the best is known, or this share of the budget is spent."""
         self._progress(f"measuring {', '.join(p.name for p in plans)}")
         trials = [make_trial(p.name, p.program, p.options, self._task) for p in plans]
-        check = partial(self._check, {p.name: p.program for p in plans})
-        goes_on = partial(self._has_time, share)
-        records = measure_until_decided(
-            trials, self._factory, check, self._inaccurate, goes_on, self._has_time, self._noise_filter
-        )
+        records = self._measurement.race(trials, partial(self._has_time, share))
         self._busy += max((r.busy for r in records.values()), default=0)
         return records
 
-    def _check(self, programs: Mapping[str, Program], runners: Mapping[str, ProgramRunner]) -> Mapping[str, str]:
-        """Compare the results of programs, and return those that fail with the reason."""
-        if self._comparator.is_random:
-            return {}
-
-        def compare(name: str, runner: ProgramRunner) -> float | None:
-            return in_time(self._has_time, partial(self._comparator.sqnr_db, name, runner, programs[name]))
-
-        checked = check_accuracy(runners, compare, self._comparator.bound)
-        self._inaccurate.update(checked.inaccurate)
-        self._sqnr_db.update(checked.sqnr_db)
-        return checked.failed
+    def _compare(self, name: str, runner: ProgramRunner) -> float | None:
+        """Return the SQNR of a plan's results in dB; see `Comparator`."""
+        return self._comparator.sqnr_db(name, runner, self._plans[name].program)
 
     def _to_watch(self, best: str) -> list[MethodPlan]:
         """Return the plans whose parts may be useful in a mixed one, the fastest first, one per way."""
@@ -280,9 +262,8 @@ class Placer:
         """Measure the parts of plans, and correct estimates by them; return True if any part was measured."""
         cuts = [(plan, cut) for plan in plans if (cut := self._cut(plan)) is not None]
         self._progress(f"measuring {', '.join(cut.name for _, cut in cuts)}")
-        has_time, rounds = partial(self._has_time, _PARTS_SHARE), fixed_rounds(WATCHED_ROUNDS)
         trials = [make_trial(cut.name, cut.program, cut.options, self._task, is_watched=True) for _, cut in cuts]
-        records = measure_rounds(trials, self._factory, rounds, has_time, noise_filter=self._noise_filter)
+        records = self._measurement.watch(trials, partial(self._has_time, _PARTS_SHARE))
         is_measured = False
         for whole, cut in cuts:
             record = records[cut.name]

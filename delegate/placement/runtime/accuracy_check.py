@@ -18,6 +18,7 @@ _MARGIN = 1.0  # dB above the bound for lower precision, since other inputs may 
 _MAX_LOSS = 25.0  # dB below the most accurate program: more means less than the program's own precision
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Compare = Callable[[str, ProgramRunner], float | None]  # returns the SQNR of a program's results in dB
 
 
 class AccuracyResult(NamedTuple):
@@ -36,7 +37,7 @@ class AccuracyResult(NamedTuple):
 
 def check_accuracy(
     runners: Mapping[str, ProgramRunner],
-    sqnr_db_of: Callable[[str, ProgramRunner], float | None],
+    sqnr_db_of: Compare,
     bound: float | None,
 ) -> AccuracyResult:
     """Check the results of programs.

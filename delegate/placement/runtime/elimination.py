@@ -16,6 +16,7 @@ from statistics import median
 from typing import TypeVar
 
 from delegate.common.field_checks import Amount
+from delegate.placement.runtime.accuracy_check import Compare, check_accuracy
 from delegate.placement.runtime.trials import (
     BUDGET_OVER,
     ProgramRunner,
@@ -260,31 +261,59 @@ class EliminationTest:
         return [best, *undecided, *extra] if goes_on else extra
 
 
-def measure_until_decided(
-    trials: Sequence[Trial],
-    factory: RunnerFactory,
-    check: Check,
-    table_only: Collection[str],
-    goes_on: Callable[[], bool],
-    has_time: Callable[[], bool],
-    noise_filter: NoiseFilter | None = None,
-) -> dict[str, Record]:
-    """Measure programs of one objective until the best is known, and return their records.
+class Measurement:
+    """The measurement of one method's programs, whose results are compared before their first round.
 
     Args:
-        trials, factory, has_time, check, noise_filter: see `measure_rounds`.
-        table_only: see `EliminationTest`; the check may add to it.
-        goes_on: returns True if there is time for more rounds than an interval requires.
+        factory: starts the programs.
+        has_time: returns True if another step may begin.
+        sqnr_db_of: see `check_accuracy`; None: results are not compared.
+        bound: see `check_accuracy`.
+
+    Attributes:
+        inaccurate, sqnr_db: see `AccuracyResult`; of all programs so far.
     """
-    runs = all(trial.objective == "latency" for trial in trials)
-    select_next = EliminationTest(table_only) if runs else fixed_rounds(MIN_ROUNDS)
 
-    def go_on(records: Mapping[str, Record]) -> Collection[str]:
-        names = select_next(records)
-        enough = all(len(records[name].rounds) + records[name].busy >= MIN_ROUNDS for name in names)
-        return () if enough and not goes_on() else names
+    def __init__(
+        self, factory: RunnerFactory, has_time: Callable[[], bool], sqnr_db_of: Compare | None, bound: float | None
+    ) -> None:
+        self._factory, self._has_time, self._sqnr_db_of, self._bound = factory, has_time, sqnr_db_of, bound
+        self._noise_filter = NoiseFilter()
+        self.inaccurate: dict[str, str] = {}
+        self.sqnr_db: dict[str, float] = {}
 
-    return measure_rounds(trials, factory, go_on, has_time, check, noise_filter)
+    def race(self, trials: Sequence[Trial], goes_on: Callable[[], bool]) -> dict[str, Record]:
+        """Measure programs of one objective until the best is known, and return their records.
+
+        Args:
+            trials: the programs.
+            goes_on: returns True if there is time for more rounds than an interval requires.
+        """
+        runs = all(trial.objective == "latency" for trial in trials)
+        select_next = EliminationTest(self.inaccurate) if runs else fixed_rounds(MIN_ROUNDS)
+
+        def go_on(records: Mapping[str, Record]) -> Collection[str]:
+            names = select_next(records)
+            enough = all(len(records[name].rounds) + records[name].busy >= MIN_ROUNDS for name in names)
+            return () if enough and not goes_on() else names
+
+        return measure_rounds(trials, self._factory, go_on, self._has_time, self._check, self._noise_filter)
+
+    def watch(self, trials: Sequence[Trial], has_time: Callable[[], bool] | None = None) -> dict[str, Record]:
+        """Measure programs whose steps are timed, and return their records; see `measure_rounds`."""
+        rounds, has_time = fixed_rounds(WATCHED_ROUNDS), has_time or self._has_time
+        return measure_rounds(trials, self._factory, rounds, has_time, noise_filter=self._noise_filter)
+
+    def _check(self, runners: Mapping[str, ProgramRunner]) -> Mapping[str, str]:
+        """Compare the results of programs, and return those that fail with the reason."""
+        if (sqnr_db_of := self._sqnr_db_of) is None:
+            return {}
+        checked = check_accuracy(
+            runners, lambda name, runner: in_time(self._has_time, partial(sqnr_db_of, name, runner)), self._bound
+        )
+        self.inaccurate.update(checked.inaccurate)
+        self.sqnr_db.update(checked.sqnr_db)
+        return checked.failed
 
 
 def _is_far(record: Record, best: Record) -> bool:

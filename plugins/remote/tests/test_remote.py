@@ -30,7 +30,7 @@ from delegate.cli.app import app
 from delegate.compiled import to_array
 from delegate.edge.node import dtype_of
 from delegate.errors import ConfigError, PartitionError, ProgramError
-from delegate.placement.runtime.elimination import Record, choose_winner, measure_until_decided
+from delegate.placement.runtime.elimination import Measurement, Record, choose_winner
 from delegate.placement.runtime.trials import ProgramRunner, RoundResult, Trial, TrialFailed
 from delegate.report import Report
 from delegate.report.measured import PlanCost
@@ -258,19 +258,12 @@ def test_the_same_numbers_lead_to_the_same_choice(
     program = task.trials[0].program
     trials = [Trial(name, program, "forward") for name in "abc"]
     left = iter(range(most))
-    measured = measure_until_decided(
-        trials, Drawing(seed), lambda s: {}, (), lambda: True, lambda: next(left, None) is not None
-    )
+    in_time = lambda: next(left, None) is not None  # noqa: E731
+    measured = Measurement(Drawing(seed), in_time, None, None).race(trials, lambda: True)
     digest = bundles.digest(program)
     known = MethodCosts("latency", (), 60.0, 1.0, {n: ProgramCosts(digest, r) for n, r in measured.items()})
-    replayed = measure_until_decided(
-        trials,
-        RemoteRunnerFactory([_Measurement(known, "")], collects=False),
-        lambda s: {},
-        (),
-        lambda: True,
-        lambda: True,
-    )
+    factory = RemoteRunnerFactory([_Measurement(known, "")], collects=False)
+    replayed = Measurement(factory, lambda: True, None, None).race(trials, lambda: True)
     assert {n: r.rounds for n, r in replayed.items()} == {n: r.rounds for n, r in measured.items()}
     assert choose_winner(replayed, "abc") == choose_winner(measured, "abc")
 

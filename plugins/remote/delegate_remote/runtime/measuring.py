@@ -6,20 +6,13 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from delegate.cache.runtime.environment import machine
 from delegate.errors import ProgramError
-from delegate.placement.runtime.accuracy_check import AccuracyResult, check_accuracy, read_results
-from delegate.placement.runtime.elimination import (
-    WATCHED_ROUNDS,
-    NoiseFilter,
-    fixed_rounds,
-    in_time,
-    measure_rounds,
-    measure_until_decided,
-)
+from delegate.placement.runtime.accuracy_check import read_results
+from delegate.placement.runtime.elimination import Measurement
 from delegate.placement.runtime.trials import (
     ProcessRunnerFactory,
     ProgramRunner,
@@ -67,14 +60,11 @@ def measure(
 def _measure_method(task: Task, factory: ProcessRunnerFactory, budget: float, end: float) -> MethodCosts:
     start = time.monotonic()
     timed, whole = ([t for t in task.trials if t.is_watched == is_timed] for is_timed in (True, False))
-    sqnr_db_of: dict[str, float] = {}
-    inaccurate: dict[str, str] = {}
+    plans = {t.name: t.program for t in task.trials}
 
-    def check(runners: Mapping[str, ProgramRunner]) -> Mapping[str, str]:
-        checked = _check_results(task, runners, has_time)
-        inaccurate.update(checked.inaccurate)
-        sqnr_db_of.update(checked.sqnr_db)
-        return checked.failed
+    def compare(name: str, runner: ProgramRunner) -> float:
+        results = [read_results(runner, plans[name], task.method, call) for call in task.calls]
+        return sqnr_db([[widen_bfloat16(*result) for result in call] for call in results], task.expected or ())
 
     def has_time() -> bool:
         return time.monotonic() < end
@@ -82,26 +72,9 @@ def _measure_method(task: Task, factory: ProcessRunnerFactory, budget: float, en
     def is_racing() -> bool:
         return time.monotonic() < end - (budget * (1 - _COMPARISON_SHARE) if timed else 0)
 
-    noise_filter = NoiseFilter()
-    records = measure_until_decided(whole, factory, check, inaccurate, is_racing, has_time, noise_filter)
-    records |= measure_rounds(timed, factory, fixed_rounds(WATCHED_ROUNDS), has_time, noise_filter=noise_filter)
-    costs = [ProgramCosts(digest(t.program), records[t.name], sqnr_db_of.get(t.name)) for t in task.trials]
-    programs = dict(zip((t.name for t in task.trials), costs, strict=True))
+    measurement = Measurement(factory, has_time, None if task.expected is None else compare, task.bound)
+    records = measurement.race(whole, is_racing) | measurement.watch(timed)
+    costs = [ProgramCosts(digest(t.program), records[t.name], measurement.sqnr_db.get(t.name)) for t in task.trials]
+    programs = dict(zip(plans, costs, strict=True))
     inputs, spent = tuple(describe_arguments(task.calls[0])), round(time.monotonic() - start, 3)
     return MethodCosts(task.objective, inputs, budget, spent, programs)
-
-
-def _check_results(task: Task, runners: Mapping[str, ProgramRunner], has_time: Callable[[], bool]) -> AccuracyResult:
-    """Compare the results of programs with torch's results in the bundle."""
-    expected = task.expected
-    if expected is None:
-        return AccuracyResult({}, {}, {})
-    programs = {t.name: t.program for t in task.trials}
-
-    def measure_sqnr_db(name: str, runner: ProgramRunner) -> float:
-        results = in_time(
-            has_time, lambda: [read_results(runner, programs[name], task.method, call) for call in task.calls]
-        )
-        return sqnr_db([[widen_bfloat16(*result) for result in call] for call in results], expected)
-
-    return check_accuracy(runners, measure_sqnr_db, task.bound)
