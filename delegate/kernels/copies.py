@@ -1,4 +1,4 @@
-"""Copies of tensors, of views, with one part replaced, and into other dtypes."""
+"""Tensors made from numbers, and copies of tensors, of views, with one part replaced, and into other dtypes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from delegate.errors import KernelError
 from delegate.kernels import views
 from delegate.kernels.half_precision import Array
-from delegate.kernels.table import ANY, COMPLEX, TABLE
+from delegate.kernels.table import ANY, COMPLEX, REAL, TABLE
 from delegate.program.dtypes import DType
-from delegate.program.raw import repeated, same_shape
+from delegate.program.raw import check_room, repeated, same_shape
 
 # Where torch may mix element types, the table converts bfloat16, whose arrays are raw bits.
 CONVERTIBLE = ANY - {DType.bfloat16}
@@ -161,3 +161,47 @@ def convert(x: Array, *_: Any, out: Array) -> None:
     if x.dtype == np.float64 and out.dtype == np.float16:
         x = x.astype(np.float32)
     np.copyto(out, x, casting="unsafe")
+
+
+Number = int | float
+
+
+@TABLE.kernel("aten.full.default", "aten.full_like.default", "aten.fill.Scalar", dtypes=CONVERTIBLE)
+def full(_shape: Any, value: Any, *_options: Any, out: Array) -> None:
+    """Fill with a number, which torch converts so that integers truncate a fraction."""
+    np.copyto(out, np.asarray(value), casting="unsafe")
+
+
+@TABLE.kernel("aten.scalar_tensor.default", dtypes=CONVERTIBLE)
+def scalar_tensor(value: Any, *_options: Any, out: Array) -> None:
+    full(None, value, out=out)
+
+
+@TABLE.kernel("aten.arange.start_step", dtypes=REAL)
+def arange(start: Number, end: Number, step: Number, *_options: Any, out: Array) -> None:
+    """Write start + step * i; in integers for integers."""
+    if out.dtype.kind in "iu":
+        start, step = int(start), int(step)
+    np.copyto(out, np.arange(out.size) * step + start, casting="unsafe")
+
+
+@TABLE.kernel("aten.tril_indices.default", dtypes={DType.int32, DType.int64})
+def tril_indices(rows: int, columns: int, offset: int, *_options: Any, out: Array) -> None:
+    check_room((rows, columns), out.dtype, out)
+    out[...] = np.tril_indices(rows, offset, columns)
+
+
+@TABLE.kernel("aten.triu_indices.default", dtypes={DType.int32, DType.int64})
+def triu_indices(rows: int, columns: int, offset: int, *_options: Any, out: Array) -> None:
+    check_room((rows, columns), out.dtype, out)
+    out[...] = np.triu_indices(rows, offset, columns)
+
+
+@TABLE.kernel(
+    "aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_permuted.default",
+    "aten.new_empty_strided.default",
+    dtypes=ANY,
+)  # fmt: skip
+def empty(*_args: Any, out: Array) -> None:
+    """Fill with zeros what torch leaves uninitialized, so that every run gives the same result."""
+    out.fill(0)

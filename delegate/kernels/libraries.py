@@ -1,4 +1,4 @@
-"""Kernel libraries: the project's own and the plugins', their order of preference, and their loading on demand."""
+"""Kernel libraries: the project's own and those of plugins, and their order of preference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from delegate.plugins import (
 )
 
 KernelRequest = str | KernelTable | Sequence[str | KernelTable]  # libraries in order of preference
-_ON_DEMAND = {"aten": "torch"}  # libraries that are used only by name -> the module that they need
+_ATEN, _TORCH = "aten", "torch"  # torch's own kernels are used only by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class KernelLibrary(InstalledPlugin):
     """A kernel library as installed on this machine.
 
     Args:
-        table: its kernels; None if it is not ok, or is on demand and not requested.
+        table: its kernels; None if it is not ok, or is torch's and not requested.
         overrides: operators of the project's own library that it replaces, at least for some dtypes.
     """
 
@@ -51,28 +51,26 @@ class KernelLibrary(InstalledPlugin):
         if isinstance(table, KernelTable):
             return cls.of(claims[0], table=table)
         state: KernelLibrary = table
-        is_absent = isinstance(state.error, ModuleNotFoundError) and state.error.name == _ON_DEMAND.get(name, "")
-        return cls.unavailable(claims[0]) if is_absent else state
+        is_absent = isinstance(state.error, ModuleNotFoundError) and state.error.name == _TORCH
+        return cls.without_torch(claims[0]) if name == _ATEN and is_absent else state
 
     @classmethod
-    def find_on_demand(cls, plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
-        """Return the entry of an on-demand library, without an import of it."""
-        name = plugin.name
+    def find_aten(cls, plugin: Plugin, blocked: Collection[str]) -> KernelLibrary:
+        """Return the entry of torch's kernels, without an import of torch."""
         if refused := cls.refused((plugin,), blocked):
             return refused
-        if importlib.util.find_spec(_ON_DEMAND[name]) is None:
-            return cls.unavailable(plugin)
-        return cls.of(plugin, detail=f"{name} is used only if it is requested: kernels=[{name!r}]")
+        if importlib.util.find_spec(_TORCH) is None:
+            return cls.without_torch(plugin)
+        return cls.of(plugin, detail=f"{_ATEN} is used only if it is requested: kernels=[{_ATEN!r}]")
 
     @classmethod
-    def unavailable(cls, plugin: Plugin) -> KernelLibrary:
-        """Return an on-demand library whose module is absent."""
-        module = _ON_DEMAND[plugin.name]
+    def without_torch(cls, plugin: Plugin) -> KernelLibrary:
+        """Return torch's kernels where torch is absent."""
         return cls.of(
             plugin,
             PluginState.UNAVAILABLE,
-            detail=f"kernel library {plugin.name!r} needs {module}, which is not installed",
-            remedy=f"pip install {module}, or leave it out of the kernel libraries",
+            detail=f"kernel library {_ATEN!r} needs {_TORCH}, which is not installed",
+            remedy=f"pip install {_TORCH}, or leave it out of the kernel libraries",
         )
 
 
@@ -177,18 +175,18 @@ class InstalledKernels:
     def libraries(self) -> tuple[KernelLibrary, ...]:
         """All libraries in the order of preference.
 
-        Plugins are first, then the project's own library, then the libraries that are used only by name.
+        Plugins are first, then the project's own library, then torch's kernels, which are used only by name.
         """
-        by_default = _order_by_default(self._library(name) for name in self._plugins if name not in _ON_DEMAND)
-        named = [claims[0] for name, claims in self._plugins.items() if name in _ON_DEMAND]
-        return (*by_default, *(KernelLibrary.find_on_demand(plugin, self._blocked) for plugin in named))
+        by_default = _order_by_default(self._library(name) for name in self._plugins if name != _ATEN)
+        aten = self._plugins.get(_ATEN, ())[:1]
+        return (*by_default, *(KernelLibrary.find_aten(plugin, self._blocked) for plugin in aten))
 
     def tables(self, request: KernelRequest | None = None) -> tuple[KernelTable, ...]:
         """Return the tables of kernel libraries, in order of preference.
 
         Args:
             request: a library's name, a table of the caller's own, or several of these; "portable" is last if not
-                named. None: all working libraries except those on demand, with one warning for each broken library.
+                named. None: all working libraries except torch's, with one warning for each broken library.
 
         Raises:
             KernelError: a named library cannot be used; or, if none is named, two libraries claim one kernel; or the

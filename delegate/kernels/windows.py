@@ -1,4 +1,4 @@
-"""Sliding windows over the last axes of arrays, and rearrangements of images into columns and channels."""
+"""Sliding windows over the last axes of arrays, rearrangements into columns and channels, and padding."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from delegate.kernels.copies import CONVERTIBLE
 from delegate.kernels.half_precision import Array
 from delegate.kernels.table import ANY, BOOL, COMPLEX, FLOAT, TABLE
 from delegate.program.dtypes import DType
@@ -111,3 +112,52 @@ def _exchange(values: Array, out: Array) -> None:
 
 def _fill(out: Array, values: Array) -> None:
     out.reshape(values.shape, copy=False)[...] = values
+
+
+# A list of padding is (before, after) of the last dimension, then of the one before it, ...; negative pads crop.
+
+
+@TABLE.kernel("aten.constant_pad_nd.default", dtypes=CONVERTIBLE)
+def constant_pad(x: Array, pad: Sequence[int], value: Any, *, out: Array) -> None:
+    inner, source = [slice(None)] * x.ndim, [slice(None)] * x.ndim
+    for axis, before, after in _by_axis(x.ndim, pad):
+        inner[axis] = slice(max(before, 0), out.shape[axis] - max(after, 0))
+        source[axis] = slice(max(-before, 0), x.shape[axis] - max(-after, 0))
+    if any(p > 0 for p in pad):
+        np.copyto(out, np.asarray(value), casting="unsafe")
+    out[tuple(inner)] = x[tuple(source)]
+
+
+def _by_axis(ndim: int, pad: Sequence[int]) -> list[tuple[int, int, int]]:
+    return [(ndim - 1 - i // 2, pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+
+
+@TABLE.kernel(
+    "aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default", dtypes=ANY
+)
+def reflection_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
+    """Mirror at the edge, without a repetition of the edge."""
+    _gather_axes(x, pad, "reflect", out)
+
+
+@TABLE.kernel("aten.replication_pad2d.default", "aten.replication_pad3d.default", dtypes=ANY)
+def replication_pad(x: Array, pad: Sequence[int], *, out: Array) -> None:
+    """Repeat the edge."""
+    _gather_axes(x, pad, "replicate", out)
+
+
+def _gather_axes(x: Array, pad: Sequence[int], mode: str, out: Array) -> None:
+    for axis, before, after in _by_axis(x.ndim, pad):
+        if before or after:
+            check_room((x.shape[axis] + max(before, 0) + max(after, 0),), np.dtype(np.int64), x, out)
+            x = x.take(_sources(x.shape[axis], before, after, mode), axis=axis)
+    np.copyto(out, x)
+
+
+def _sources(size: int, before: int, after: int, mode: str) -> Array:
+    """Return the source position of each element of a padded axis."""
+    index = np.arange(-before, size + after)
+    if mode == "replicate":
+        return index.clip(0, size - 1)
+    index = np.abs(index)
+    return np.where(index >= size, 2 * (size - 1) - index, index)
