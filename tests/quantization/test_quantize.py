@@ -365,29 +365,6 @@ def test_parts_share_the_parameters_of_the_whole() -> None:
     assert len(set(rounding)) == 4  # of the input, of the parts, of the sum, of the result
 
 
-class Computed(nn.Module):
-    """A module whose weights are computed from parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(32, 32))
-        self.weight, self.scale = nn.Parameter(torch.randn(32, 32)), nn.Parameter(torch.rand(32, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(self.normed(x).relu(), self.weight * self.scale)
-
-
-@pytest.mark.parametrize("scheme", list(schemes("xnnpack")))
-def test_computed_weights_are_weights(scheme: str) -> None:
-    module, program, compiled, inputs = quantized(Computed, (4, 32), settings_of("xnnpack", scheme))
-    require_whole(compiled)
-    layers = [n for n in program.graph.nodes if str(n.target) == "aten.linear.default"]
-    assert layers
-    assert all("dequantize" in str(layer.args[1].target) for layer in layers)
-    exact, reference = module(*inputs).detach(), program.module()(*inputs).detach()
-    assert sqnr(exact, compiled(*inputs)) >= sqnr(exact, reference) - 1.5
-
-
 class Steps(nn.Module):
     """A module that counts its calls and sums up its inputs."""
 
