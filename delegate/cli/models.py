@@ -6,16 +6,14 @@ The function returns (module, example_inputs), or an ExportedProgram.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
 from delegate.accuracy.samples import Sample, input_names, sample_of
 from delegate.cli.arrays import read_array, read_inputs
-from delegate.cli.user_modules import import_module
 from delegate.common.files import foreign_format
 from delegate.config import Config, load_config
 from delegate.edge.sources import (
@@ -26,8 +24,9 @@ from delegate.edge.sources import (
     read_programs,
     require_no_program,
 )
-from delegate.errors import ConfigError, ExportError, did_you_mean
+from delegate.errors import ConfigError, ExportError
 from delegate.plugins import one_line
+from delegate.plugins.user_modules import load_function
 
 _EXPORT = "export it: torch.export.save(torch.export.export(module.eval(), example_inputs), 'model.pt2')"
 _FOREIGN = (
@@ -116,7 +115,10 @@ def _check_file(path: Path) -> Path:
 
 
 def _call(text: str) -> ExportedProgram:
-    function = _function(text)
+    module_name, _, function_name = text.partition(":")
+    if not (module_name and function_name.isidentifier()):
+        raise ExportError(f"{text!r} is not a model", remedy="give a .pt2 file, or package.module:function")
+    function = load_function(text, f"model {text}")
     try:
         result = function()
     except (Exception, SystemExit) as error:
@@ -134,19 +136,3 @@ def _call(text: str) -> ExportedProgram:
     if not isinstance(inputs, tuple | list):
         raise ExportError(f"{text} returned inputs that are a {type(inputs).__name__}, not a tuple", remedy=_RETURN)
     return export_module(module.eval(), tuple(inputs), f"the module of {text}")
-
-
-def _function(text: str) -> Callable[[], Any]:
-    module_name, _, function_name = text.partition(":")
-    if not (module_name and function_name.isidentifier()):
-        raise ExportError(f"{text!r} is not a model", remedy="give a .pt2 file, or package.module:function")
-    module = import_module(module_name, f"model {text}")
-    function = getattr(module, function_name, None)
-    if function is None:
-        known = [n for n, f in vars(module).items() if callable(f) and not n.startswith("_")]
-        what = f"module {module_name} has no function {function_name!r}"
-        raise ExportError(what, where=getattr(module, "__file__", "") or "", remedy=did_you_mean(function_name, known))
-    if not callable(function):
-        raise ExportError(f"{text} is a {type(function).__name__}, not a function", remedy=_RETURN)
-    checked: Callable[[], Any] = function
-    return checked

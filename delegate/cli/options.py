@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from delegate.cli import output
-from delegate.cli.user_modules import import_modules
 from delegate.common.files import require_file, require_folder
 from delegate.errors import (
     ConfigError,
@@ -27,6 +26,7 @@ from delegate.errors import (
 )
 from delegate.events import Listener, listen
 from delegate.plugins import BACKENDS, KERNELS, PORTABLE, discover, load_developer_tool
+from delegate.plugins.user_modules import import_modules
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

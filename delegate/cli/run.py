@@ -25,11 +25,11 @@ from delegate.cli.options import (
     require_distinct,
     tracing,
 )
-from delegate.cli.user_modules import import_modules
 from delegate.common.user_warnings import warn_user
 from delegate.errors import BackendFailed, ConfigError, InputError
 from delegate.kernels.half_precision import from_bfloat16
 from delegate.plugins import load_developer_tool
+from delegate.plugins.user_modules import import_modules
 from delegate.program.dtypes import DType
 from delegate.program.model import Ref
 from delegate.runtime.arguments import leaf_names, leaves, random_inputs

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from delegate.config.model import AUTO, BackendChoice, Config, PlacementCandidate, Quantization
-from delegate.config.source import Path, Source, dot_path, problems, raise_all, read_yaml, require_mapping
+from delegate.config.source import Path, Source, dot_path, problems, raise_all, read_yaml
 from delegate.errors import BackendError, ConfigError, did_you_mean
 from delegate.plugins import INSTANCE, PORTABLE, PluginState, backend_of, in_known_spelling
 from delegate.registry import Registry, default_registry
@@ -52,7 +52,6 @@ def load_config(
         what = f"a {type(source).__name__} is not a configuration"
         raise ConfigError(what, remedy="give the path of a YAML file, a dict, or a delegate.config.Config")
     written = Source(source) if isinstance(source, Mapping) else read_yaml(FilePath(source))
-    require_mapping(written)
     try:
         config = Config.model_validate(written.data)
     except ValidationError as error:

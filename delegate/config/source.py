@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -56,42 +56,32 @@ class Source:
         return self.file
 
 
-class NotPlain(ValueError):
-    """A text is not YAML of plain data.
+def parse(text: str, file: str = "") -> Source:
+    """Read YAML as plain data: no aliases, no tags, no key twice. The data of an empty text are None.
 
     Args:
-        what: is wrong.
-        place: where; column 0 where only the line is known, (0, 0) where nothing is.
-        remedy: if there is one.
+        text: the text.
+        file: The file's name; for places.
+
+    Raises:
+        ConfigError: the text is not YAML of plain data.
     """
-
-    def __init__(self, what: str, place: Place = (0, 0), remedy: str = "") -> None:
-        super().__init__(what)
-        self.what, self.place, self.remedy = what, place, remedy
-
-    def where(self, file: str) -> str:
-        """Return the place in a file."""
-        return ":".join((file, *(str(number) for number in self.place if number)))
-
-
-def parse(text: str) -> Source | None:
-    """Read YAML as plain data: no aliases, no tags, no key twice. Return None if it is empty; raises NotPlain."""
     try:
         loader = _LOADER(text)
         try:
-            return _Reader(loader).read()
+            return _Reader(loader, file).read()
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         problem = " ".join(part for part in (error.context, error.problem) if part)
         mark = error.problem_mark or error.context_mark
-        place = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         if "nesting depth" in problem:  # the limit of libyaml itself, from PyYAML 6.0.4 on
             problem = _TOO_DEEP
-        raise NotPlain(f"not valid YAML: {' '.join(problem.split())}", place) from None
+        raise ConfigError(f"not valid YAML: {' '.join(problem.split())}", where=where) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise NotPlain(f"not valid YAML: {error.reason}", (line, 0)) from None
+        raise ConfigError(f"not valid YAML: {error.reason}", where=f"{file}:{line}") from None
 
 
 def dot_path(path: Path) -> str:
@@ -117,14 +107,15 @@ class _Reader:
     """
 
     loader: Any
+    file: str
     values: dict[Path, Place] = field(default_factory=dict)
     keys: dict[Path, Place] = field(default_factory=dict)
     scalars: dict[tuple[Any, ...], Any] = field(default_factory=dict)  # each text is read once
 
-    def read(self) -> Source | None:
+    def read(self) -> Source:
         self.loader.get_event()  # that the stream begins
         if self.loader.check_event(yaml.StreamEndEvent):
-            return None
+            return Source(None, self.file)
         self.loader.get_event()  # that a document begins
         data = self._read((), self.loader.get_event())
         self.loader.get_event()
@@ -133,7 +124,7 @@ class _Reader:
             raise yaml.MarkedYAMLError(
                 problem="expected a single document in the stream but found another document", problem_mark=mark
             )
-        return Source(data, "", self.values, self.keys)
+        return Source(data, self.file, self.values, self.keys)
 
     def _read(self, path: Path, event: Any) -> Any:
         self.values[path] = _place(event)
@@ -174,14 +165,15 @@ class _Reader:
         seen: dict[str, Place] = {}
         for event in _until(iter(self.loader.get_event, None), yaml.MappingEndEvent):
             place = _place(event)
+            where = f"{self.file}:{place[0]}:{place[1]}"
             if isinstance(event, yaml.AliasEvent):
                 raise _wrong("aliases (*name) are not supported", event)
             if not isinstance(event, yaml.ScalarEvent):
-                raise NotPlain(f"{dot_path(path) or 'the top level'}: a key must be text", place)
+                raise ConfigError(f"{dot_path(path) or 'the top level'}: a key must be text", where=where)
             key = str(event.value)
             if key in seen:
                 remedy = f"the first is in line {seen[key][0]}; remove one"
-                raise NotPlain(f"{dot_path((*path, key))}: the key appears twice", place, remedy)
+                raise ConfigError(f"{dot_path((*path, key))}: the key appears twice", where=where, remedy=remedy)
             seen[key] = self.keys[(*path, key)] = place
             yield key, self._read((*path, key), self.loader.get_event())
 
@@ -292,11 +284,15 @@ def _inner(schema: Mapping[str, Any], part: str | int) -> Mapping[str, Any] | No
     return inner
 
 
-def read_yaml(file: FilePath) -> Source:
-    """Read a YAML file.
+def read_yaml(file: FilePath, kind: str = "a configuration", remedy: str = "write at least `version: 1`") -> Source:
+    """Read a YAML file that holds a mapping.
+
+    Args:
+        file: the file.
+        kind, remedy: what it should hold, and what its author can write; for messages.
 
     Raises:
-        ConfigError: it is missing, unreadable, no valid YAML, empty, or has a key twice.
+        ConfigError: it is missing, unreadable, no valid YAML, empty, no mapping, or has a key twice.
     """
     try:
         with open_to_read(file) as opened:
@@ -315,20 +311,13 @@ def read_yaml(file: FilePath) -> Source:
         raise ConfigError(f"there is no configuration file {str(file)!r}", remedy="check the path") from None
     except OSError as error:
         raise ConfigError(f"cannot read the configuration: {error.strerror}", where=str(file)) from None
-    try:
-        parsed = parse(text)
-    except NotPlain as error:
-        raise ConfigError(error.what, where=error.where(str(file)), remedy=error.remedy) from None
-    if parsed is None:
-        raise ConfigError("the configuration is empty", where=str(file), remedy="write at least `version: 1`")
-    return replace(parsed, file=str(file))
-
-
-def require_mapping(source: Source, kind: str = "a configuration", remedy: str = "write at least `version: 1`") -> None:
-    """Raise ConfigError if the data of a source are not a mapping."""
+    source = parse(text, str(file))
+    if source.data is None:
+        raise ConfigError("the file is empty", where=str(file), remedy=remedy)
     if not isinstance(source.data, Mapping):
         what = f"{kind} is a mapping (key: value), not {type(source.data).__name__}"
         raise ConfigError(what, where=source.where(()), remedy=remedy)
+    return source
 
 
 def validate(source: Source, model: type[AnyModel]) -> AnyModel:

@@ -16,9 +16,9 @@ from torch.export import ExportedProgram
 
 from delegate.common.field_checks import build, fault, mapping, plain_json, require_format
 from delegate.common.files import read_text, write_text
-from delegate.config.source import NotPlain, parse
+from delegate.config.source import parse
 from delegate.edge.graphs import describe_graph
-from delegate.errors import PartitionError
+from delegate.errors import ConfigError, PartitionError
 from delegate.partitioner.plan import Plan
 from delegate.partitioner.saved import SavedPlan
 from delegate.report.measured import UNITS, Placement
@@ -65,12 +65,11 @@ class Lock:
     def from_yaml(cls, text: str, where: str = "") -> Lock:
         """Return the lock of a YAML text; raises PartitionError for other text. `where` is for the message."""
         try:
-            parsed = parse(text)
-            data = mapping({"a lock": None if parsed is None else parsed.data}, "a lock")
+            data = mapping({"a lock": parse(text, where).data}, "a lock")
             return replace(cls.from_data(data), where=where)
-        except NotPlain as error:
+        except ConfigError as error:
             what = f"the lockfile cannot be read, {error.what}"
-            raise PartitionError(what, where=error.where(where), remedy=error.remedy or AGAIN) from error
+            raise PartitionError(what, where=error.where, remedy=error.remedy or AGAIN) from error
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             what = f"the lockfile cannot be read, {fault(error)}"
             raise PartitionError(what, where=where, remedy=AGAIN) from error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from delegate.edge.node import shape_text
 from delegate.edge.torch_private import pytree
 from delegate.errors import ExportError, InputError, did_you_mean
 from delegate.plugins import one_line
+from delegate.plugins.user_modules import load_function
 from delegate.runtime.arguments import load_arrays
 
 Batch = Any  # a tuple of positional arguments, a dict of keyword arguments, or the one tensor of a model with one input
@@ -47,7 +46,7 @@ def read_calibration(source: str, names: Sequence[str], where: str = _WHERE) -> 
         return [_read(path, names, where)]
     if ":" not in source:
         raise InputError(f"there is no file {source!r}", where=where, remedy=_GIVE)
-    return _call(source, where)
+    return _iterate(load_function(source, where, InputError), source, where)
 
 
 def _read(path: Path, names: Sequence[str], where: str) -> tuple[torch.Tensor, ...]:
@@ -65,24 +64,6 @@ def _read(path: Path, names: Sequence[str], where: str) -> tuple[torch.Tensor, .
         what = f"{str(path)!r} holds {', '.join(arrays) or 'nothing'}"
         raise InputError(what, where=where, remedy=f"the model takes {', '.join(names)}")
     return tuple(arrays[name] for name in names)
-
-
-def _call(source: str, where: str) -> Iterable[Batch]:
-    module_name, _, name = source.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        what = f"importing {module_name} of {source!r} failed: {one_line(error)}"
-        raise InputError(what, where=where, remedy=_GIVE) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        own = (n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == module_name)
-        known = [n for n in own if not n.startswith("_")]
-        what = f"module {module_name} has no function {name!r}"
-        raise InputError(what, where=where, remedy=did_you_mean(name, known))
-    return _iterate(function, source, where)
 
 
 def _iterate(function: Callable[[], Iterable[Batch]], source: str, where: str) -> Iterator[Batch]:

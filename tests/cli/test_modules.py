@@ -25,13 +25,13 @@ START = {
 }  # fmt: skip
 RUN = START | {
     "delegate.runtime.arguments", "delegate.cli.arrays", "delegate.cli.options",
-    "delegate.cli.run", "delegate.cli.user_modules", "delegate.common.field_checks",
+    "delegate.cli.run", "delegate.plugins.user_modules", "delegate.common.field_checks",
     "delegate.common.files", "delegate.report.measured",
     "delegate.runtime.option_rules",
     "delegate.registry", "delegate.report", "delegate.report.rows", "delegate.common.user_warnings", "delegate.verdict",
 }  # fmt: skip
 RUNTIME = {"delegate.kernels", "delegate.memory", "delegate.program", "delegate.runtime"}  # packages that run programs
-OF_PLUGINS = {"delegate.cli.options", "delegate.cli.user_modules", "delegate.common.files", "delegate.usage_data"}
+OF_PLUGINS = {"delegate.cli.options", "delegate.plugins.user_modules", "delegate.common.files", "delegate.usage_data"}
 TYPER = {"annotated_doc", "rich", "shellingham", "typer"}
 # Typer reads the arguments of a command with pydantic.
 ARGUMENTS = TYPER | {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}

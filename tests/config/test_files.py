@@ -15,8 +15,8 @@ from tests.support.plugins import Site
 
 # what the file holds -> the whole message, FILE standing for its path
 MESSAGES = {
-    "": "the configuration is empty (FILE): write at least `version: 1`",
-    "# nothing\n": "the configuration is empty (FILE): write at least `version: 1`",
+    "": "the file is empty (FILE): write at least `version: 1`",
+    "# nothing\n": "the file is empty (FILE): write at least `version: 1`",
     "- adder\n": "a configuration is a mapping (key: value), not list (FILE:1:1): write at least `version: 1`",
     "version: 2": "version: should be 1, not 2 (FILE:1:10)",
     "version: '1'": "version: should be 1, not '1' (FILE:1:10)",

@@ -14,9 +14,9 @@ import typer
 
 from delegate.cli import options, output
 from delegate.cli.options import Imports, LoweringOptions, PlanOptions, TrustCode, backend_names, method_names
-from delegate.cli.user_modules import import_modules
 from delegate.common.files import require_file, write_bytes
 from delegate.errors import DelegateError, InputError
+from delegate.plugins.user_modules import import_modules
 
 _GRAPH = options.check_destination(require_file, "the graph", DelegateError)
 

@@ -10,7 +10,7 @@ import typer
 
 from delegate.cli import options, output
 from delegate.cli.options import Imports, TrustCode, kernel_names
-from delegate.cli.user_modules import import_modules
+from delegate.plugins.user_modules import import_modules
 
 
 def measure(

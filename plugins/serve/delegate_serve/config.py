@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from delegate.config.source import AnyModel, Source, raise_all, read_yaml, require_mapping, validate
+from delegate.config.source import AnyModel, Source, raise_all, read_yaml, validate
 from delegate.errors import ConfigError
 from delegate_serve.runtime.settings import MAX_THREADS, MIB, ModelFile, Replicas, Settings, Telemetry
 
@@ -195,7 +195,6 @@ def read(path: Path | None, paths: Mapping[str, Path], given: Mapping[str, Any])
         ConfigError: the configuration is invalid; it lists all problems, one per line, with place and key.
     """
     written = Source({}) if path is None else read_yaml(path)
-    require_mapping(written)
     config = validate(written, ServerConfig)
     folder = Path() if path is None else path.parent
     raise_all(_problems(config, written, folder, paths))

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 import delegate
 from delegate.common.files import open_to_read
 from delegate.config import Config, load_config
-from delegate.config.source import Source, raise_all, read_yaml, require_mapping, validate
+from delegate.config.source import Source, raise_all, read_yaml, validate
 from delegate.errors import ConfigError, DelegateError
 
 Files = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has lists, but strict mode would only accept tuples
@@ -121,8 +121,7 @@ def read_jobs(path: Path, output: Path) -> list[LoweringJob]:
     """
     if not os.path.isfile(path):
         raise ConfigError(f"there is no file of jobs {str(path)!r}", remedy="check the path")
-    written = read_yaml(path)
-    require_mapping(written, "a file of jobs", "write at least `models` and `configurations`")
+    written = read_yaml(path, "a file of jobs", "write at least `models` and `configurations`")
     jobs = validate(written, JobsFile)
     folder, settings = path.parent.absolute(), dict[str, Config]()
     raise_all([*_problems(jobs, written, folder), *_settings(jobs, written, folder, settings)])
