@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from delegate.backend.state import BackendState
 from delegate.cli import output
-from delegate.cli.backends import check_parts, part_text
 from delegate.plugins import PluginState
-from delegate.registry import Registry
 
 if TYPE_CHECKING:
+    from delegate.backend.state import BackendState
     from delegate_testing.checking import CheckResult, TestOutcome
 
 
@@ -51,6 +49,9 @@ def check_backend(
     """
     if quick and workers:
         raise typer.BadParameter("--quick runs in one process: leave out -n")
+    from delegate.cli.backends import check_parts  # `delegate --help` imports this module
+    from delegate.registry import Registry
+
     start = time.monotonic()
     registry = Registry(refresh=True)
     name = registry.resolve(name)
@@ -101,6 +102,8 @@ def _count_tests(tests: Sequence[str]) -> str:
 
 
 def _print(state: BackendState, parts: dict[str, str], result: CheckResult | None) -> None:
+    from delegate.cli.backends import part_text
+
     output.print_line(f"backend:      {state.name}, {state.state}{f': {state.detail}' if state.detail else ''}")
     output.print_line(f"aot part:     {part_text(parts['aot'], state)}")
     output.print_line(f"runtime part: {part_text(parts['runtime'], state)}")
