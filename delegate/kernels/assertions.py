@@ -57,14 +57,14 @@ def _compile_condition(condition: str) -> _Compute:
     stack: list[_Compute] = []
     try:
         for word in condition.split():
-            stack.append(_computing(word, stack))
+            stack.append(_compile_word(word, stack))
         (result,) = stack
     except (ValueError, IndexError):
         raise KernelError(f"{condition!r} is no condition in postfix notation") from None
     return result
 
 
-def _computing(word: str, stack: list[_Compute]) -> _Compute:
+def _compile_word(word: str, stack: list[_Compute]) -> _Compute:
     """Return the function for a word, whose operands it takes from the stack."""
     if word in _OPERATIONS:
         count, function = _OPERATIONS[word]

@@ -31,26 +31,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "real": (FLOATS + 1j,), "imag": (FLOATS + 1j,),
     "collapse": (FLOATS, 0, 1), "full_like": (FLOATS, 2.5), "convert_element_type": (FLOATS, torch.int32),
 }  # fmt: skip
-BINARY = [
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "atan2",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "fmax",
-    "fmin",
-    "fmod",
-    "hypot",
-    "maximum",
-    "minimum",
-    "remainder",
-]
+BINARY = "add sub mul div atan2 eq ne lt le gt ge fmax fmin fmod hypot maximum minimum remainder".split()  # noqa: SIM905
 KEYWORDS: dict[str, dict[str, Any]] = {
     "full_like": {"dtype": torch.float32, "device": torch.device("cpu"), "requires_grad": False},
 }
