@@ -45,13 +45,11 @@ class CalibrationRow:
 
     Args:
         kind: The kind of operators that it consists of.
-        count: operators of this kind in it; the others are simple.
         forward: the model as a function of its inputs.
         sizes: One tuple of input shapes for each program; whole numbers are the inputs of gathers.
     """
 
     kind: str
-    count: int
     forward: Callable[..., Tensor | tuple[Tensor, ...]]
     sizes: Sequence[tuple[tuple[int, ...], ...]]
 
@@ -103,19 +101,17 @@ def _copy(x: Tensor, y: Tensor) -> Tensor:
 
 _CALLS = [((1, 16),), ((128, 1024),), ((1, 16),) * 8]
 ROWS = (
-    CalibrationRow("call", 0, lambda *values: tuple(map(torch.relu, values)), _CALLS),
-    CalibrationRow(kinds.SIMPLE, 16, _repeat(4, _simple), [((1, 16),), ((128, 1024),), ((2048, 1024),)]),
-    CalibrationRow(kinds.FUNCTION, 8, _repeat(4, _function), [((1, 16),), ((256, 512),), ((2048, 1024),)]),
-    CalibrationRow(kinds.REDUCTION, 4, _repeat(4, _reduce), [((4, 16),), ((256, 512),), ((2048, 1024),)]),
+    CalibrationRow("call", lambda *values: tuple(map(torch.relu, values)), _CALLS),
+    CalibrationRow(kinds.SIMPLE, _repeat(4, _simple), [((1, 16),), ((128, 1024),), ((2048, 1024),)]),
+    CalibrationRow(kinds.FUNCTION, _repeat(4, _function), [((1, 16),), ((256, 512),), ((2048, 1024),)]),
+    CalibrationRow(kinds.REDUCTION, _repeat(4, _reduce), [((4, 16),), ((256, 512),), ((2048, 1024),)]),
     CalibrationRow(
         kinds.PRODUCT,
-        2,
         _repeat(2, F.linear),
         [((1, 64), (64, 64)), ((1, 1024), (1024, 1024)), ((64, 256), (256, 256)), ((256, 768), (768, 768))],
     ),
     CalibrationRow(
         kinds.CONVOLUTION,
-        2,
         _repeat(2, lambda x, w: F.conv2d(x, w, padding=1)),
         [
             ((1, 8, 8, 8), (8, 8, 3, 3)),
@@ -127,13 +123,11 @@ ROWS = (
     ),
     CalibrationRow(
         kinds.POINTWISE,
-        2,
         _repeat(2, F.conv2d),
         [((1, 8, 8, 8), (8, 8, 1, 1)), ((1, 128, 28, 28), (128, 128, 1, 1)), ((8, 64, 28, 28), (64, 64, 1, 1))],
     ),
     CalibrationRow(
         kinds.DEPTHWISE,
-        2,
         _repeat(2, lambda x, w: F.conv2d(x, w, padding=1, groups=len(w))),
         [
             ((1, 8, 8, 8), (8, 1, 3, 3)),
@@ -144,57 +138,51 @@ ROWS = (
     ),
     CalibrationRow(
         kinds.VOLUME,
-        1,
         lambda x, w: F.conv3d(x, w, padding=1),
         [((1, 4, 8, 8, 8), (8, 4, 3, 3, 3)), ((1, 16, 16, 16, 16), (16, 16, 3, 3, 3))],
     ),
     CalibrationRow(
         kinds.TRANSPOSED,
-        1,
         lambda x, w: F.conv_transpose2d(x, w, stride=2),
         [((1, 8, 8, 8), (8, 8, 2, 2)), ((1, 32, 32, 32), (32, 3, 4, 4)), ((1, 64, 14, 14), (64, 32, 2, 2))],
     ),
     CalibrationRow(
         kinds.ATTENTION,
-        1,
         F.scaled_dot_product_attention,
         [((1, 2, 8, 16),) * 3, ((1, 4, 512, 8),) * 3, ((1, 8, 128, 64),) * 3, ((1, 8, 512, 64),) * 3],
     ),
     CalibrationRow(
-        kinds.SOFTMAX, 4, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((256, 512),), ((8192, 16),)]
+        kinds.SOFTMAX, _repeat(4, lambda x: torch.softmax(x, -1)), [((4, 16),), ((256, 512),), ((8192, 16),)]
     ),
     CalibrationRow(
-        kinds.NORM, 4, _repeat(4, lambda x: F.layer_norm(x, x.shape[-1:])), [((4, 16),), ((256, 512),), ((2048, 512),)]
+        kinds.NORM, _repeat(4, lambda x: F.layer_norm(x, x.shape[-1:])), [((4, 16),), ((256, 512),), ((2048, 512),)]
     ),
-    CalibrationRow(kinds.GATHER, 1, _gather, [((64, 16), (16,)), ((4096, 64), (4096,))]),
-    CalibrationRow(kinds.SCATTER, 1, _scatter, [((64, 16), (16,), (16, 16)), ((4096, 64), (4096,), (4096, 64))]),
+    CalibrationRow(kinds.GATHER, _gather, [((64, 16), (16,)), ((4096, 64), (4096,))]),
+    CalibrationRow(kinds.SCATTER, _scatter, [((64, 16), (16,), (16, 16)), ((4096, 64), (4096,), (4096, 64))]),
     CalibrationRow(
-        kinds.COPY, 2, _copy, [((1, 4, 16), (1, 4, 16)), ((4, 128, 128), (4, 128, 128)), ((8, 512, 512), (8, 512, 512))]
-    ),
-    CalibrationRow(
-        kinds.AVERAGE, 2, _repeat(2, lambda x: F.avg_pool2d(x, 5, 1, 2)), [((1, 8, 8, 8),), ((1, 32, 48, 48),)]
+        kinds.COPY, _copy, [((1, 4, 16), (1, 4, 16)), ((4, 128, 128), (4, 128, 128)), ((8, 512, 512), (8, 512, 512))]
     ),
     CalibrationRow(
-        kinds.WINDOW, 3, _repeat(3, lambda x: F.max_pool2d(x, 3, 1, 1)), [((1, 8, 8, 8),), ((1, 32, 56, 56),)]
+        kinds.AVERAGE, _repeat(2, lambda x: F.avg_pool2d(x, 5, 1, 2)), [((1, 8, 8, 8),), ((1, 32, 48, 48),)]
     ),
-    CalibrationRow(kinds.INDEX, 1, lambda x, i: x[i], [((64, 16), (16,)), ((4096, 64), (4096,))]),
-    CalibrationRow(kinds.POWER, 4, _repeat(4, lambda x: torch.sin(torch.pow(x * x, 0.7))), [((1, 16),), ((64, 256),)]),
-    CalibrationRow(kinds.RESIZE, 1, _double, [((1, 4, 4, 4),), ((1, 16, 32, 32),)]),
-    CalibrationRow(kinds.RESIZE, 1, _halve, [((1, 3, 256, 256),)]),
-    CalibrationRow(kinds.TOPK, 1, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
-    CalibrationRow(kinds.SCAN, 1, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),), ((4096, 16),)]),
+    CalibrationRow(kinds.WINDOW, _repeat(3, lambda x: F.max_pool2d(x, 3, 1, 1)), [((1, 8, 8, 8),), ((1, 32, 56, 56),)]),
+    CalibrationRow(kinds.INDEX, lambda x, i: x[i], [((64, 16), (16,)), ((4096, 64), (4096,))]),
+    CalibrationRow(kinds.POWER, _repeat(4, lambda x: torch.sin(torch.pow(x * x, 0.7))), [((1, 16),), ((64, 256),)]),
+    CalibrationRow(kinds.RESIZE, _double, [((1, 4, 4, 4),), ((1, 16, 32, 32),)]),
+    CalibrationRow(kinds.RESIZE, _halve, [((1, 3, 256, 256),)]),
+    CalibrationRow(kinds.TOPK, lambda x: torch.topk(x, 4)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
+    CalibrationRow(kinds.SCAN, lambda x: torch.cumsum(x, -1), [((4, 64),), ((64, 1024),), ((4096, 16),)]),
     CalibrationRow(
-        kinds.ELEMENT_GATHER, 1, lambda x, i: torch.gather(x, 1, i), [((16, 64), (16, 16)), ((64, 1024), (64, 256))]
+        kinds.ELEMENT_GATHER, lambda x, i: torch.gather(x, 1, i), [((16, 64), (16, 16)), ((64, 1024), (64, 256))]
     ),
     CalibrationRow(
         kinds.WIDE_DEPTHWISE,
-        1,
         lambda x, w: F.conv2d(x, w, groups=len(w)),
         [((1, 3, 16, 16), (3, 1, 7, 7)), ((1, 3, 48, 48), (3, 1, 11, 11))],
     ),
-    CalibrationRow(kinds.SAMPLE, 1, _sample_grid, [((1, 4, 8, 8), (1, 4, 4, 2)), ((1, 16, 32, 32), (1, 32, 32, 2))]),
-    CalibrationRow(kinds.SPECIAL, 1, lambda x: torch.erfinv(x * 0.1), [((4, 16),), ((64, 256),)]),
-    CalibrationRow(kinds.SORT, 1, lambda x: torch.sort(x)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
+    CalibrationRow(kinds.SAMPLE, _sample_grid, [((1, 4, 8, 8), (1, 4, 4, 2)), ((1, 16, 32, 32), (1, 32, 32, 2))]),
+    CalibrationRow(kinds.SPECIAL, lambda x: torch.erfinv(x * 0.1), [((4, 16),), ((64, 256),)]),
+    CalibrationRow(kinds.SORT, lambda x: torch.sort(x)[0], [((4, 64),), ((1, 8192),), ((2048, 16),)]),
 )
 
 
