@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from delegate.errors import InputError
-from delegate.program.expr import ExpressionBounds, evaluate
+from delegate.program.expr import ExpressionBounds, SymbolValues, evaluate
 from delegate.program.instructions import walk
 from delegate.program.lifetimes import Lifetimes
 from delegate.program.model import DelegateCall, DelegateSpec, MethodDefinition, Program, StorageKind
@@ -136,20 +137,15 @@ def _peaks(method: MethodDefinition, lifetimes: Lifetimes) -> Iterator[tuple[str
         named = [f"{symbol.name}={value}" for symbol, value in zip(method.symbols, values, strict=True)]
         text = ", ".join(named[:_NAMED] + (["..."] if len(named) > _NAMED else []))
         with suppress(InputError, ArithmeticError, ValueError):
-            yield text, _peak(method, lifetimes, dict(enumerate(values)))
+            yield text, _peak(method, lifetimes, SymbolValues(enumerate(values)))
 
 
-def _peak(method: MethodDefinition, lifetimes: Lifetimes, symbols: Mapping[int, int]) -> int:
+def _peak(method: MethodDefinition, lifetimes: Lifetimes, symbols: SymbolValues) -> int:
     """Return the most bytes of arenas that are alive at one step."""
     changes: Counter[int] = Counter()
-    known: dict[int, int] = {}  # by identity: many sizes share an expression, which is evaluated once
     for index, value in enumerate(method.values):
         if value.storage.kind is StorageKind.ARENA and lifetimes.start[index] >= 0:
-            size = value.dtype.itemsize
-            for dim in value.shape:
-                if id(dim) not in known:
-                    known[id(dim)] = evaluate(dim, symbols)
-                size *= known[id(dim)]
+            size = value.dtype.itemsize * math.prod(evaluate(dim, symbols) for dim in value.shape)
             changes[lifetimes.start[index]] += size
             changes[lifetimes.end[index] + 1] -= size
     return max(itertools.accumulate(changes[step] for step in sorted(changes)), default=0)
