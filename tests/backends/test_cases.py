@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.support.availability import require
 from tests.support.cases import cores, eager, float_environment, resizing
+from tests.support.cases.attention import Case, cases, compare
+from tests.support.cases.long_sums import (
+    DYNAMIC,
+    LINEAR,
+    NORMALIZATIONS,
+    OTHERS,
+    SCANS,
+    SHAPES,
+    check_dynamic,
+    errors,
+)
+from tests.support.cases.rounding import check_kept, check_shown, check_steps
+from tests.support.sampling import every
 
 BACKENDS = {"portable": [], "xnnpack": ["xnnpack"], "webgpu": ["webgpu"]}
 CPU = ["portable", "xnnpack"]
@@ -87,3 +102,64 @@ def test_the_float_environment_is_kept(backend: str, environment: str, tmp_path:
     """Check the caller's rounding and flush to zero after import, compile, load, call and close."""
     require(backend)
     float_environment.check(BACKENDS[backend], environment, tmp_path, keeps_subnormal=backend != "xnnpack")
+
+
+HALVES = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", every(2, HALVES), ids=str)
+@pytest.mark.parametrize("backend", ["xnnpack", "cuda"])
+def test_wider_dtypes_show_rounded_results(backend, dtype):
+    """They were numbers of float32: 70000.0 in place of infinity."""
+    require(backend)
+    check_shown(backend, dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_steps_show_rounded_results(dtype):
+    """TVM drops casts to bfloat16 within a function."""
+    require("cuda")
+    check_steps("cuda", dtype)
+
+
+@pytest.mark.parametrize("backend", ["xnnpack", "cuda"])
+def test_other_casts_stay(backend):
+    require(backend)
+    check_kept(backend)
+
+
+# Sums that need static sizes on XNNPACK, or do not run there at all.
+STATIC = {"pool to as many rows", "pool to as many columns as rows", "variance", "running sum"}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("backend", ["", "xnnpack"])
+def test_long_sums(backend: str, shape: tuple[int, ...]) -> None:
+    assert errors(backend, {**LINEAR, **OTHERS, **NORMALIZATIONS, **(SCANS if not backend else {})}, shape) == {}
+
+
+@pytest.mark.parametrize("name", sorted(DYNAMIC.keys() - STATIC))
+def test_long_sums_of_dynamic_sizes(name: str) -> None:
+    check_dynamic("xnnpack", DYNAMIC[name])
+
+
+CONFIGS: Mapping[str, dict[str, Any]] = {
+    "portable": {"backends": []},
+    "xnnpack": {"backends": ["xnnpack"]},
+    "webgpu": {"backends": ["webgpu"]},
+    "cuda": {"backends": [{"name": "cuda", "options": {"arch": "llvm"}}]},
+}
+
+
+@pytest.mark.parametrize("case", [*cases(long=False)], ids=str)
+@pytest.mark.parametrize("backend", [pytest.param(b, marks=pytest.mark.slow if b == "webgpu" else ()) for b in CONFIGS])
+def test_attention(backend: str, case: Case) -> None:
+    require(backend)
+    assert bool(compare(case, CONFIGS[backend])) is (backend != "portable")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["portable", "xnnpack"])
+def test_attention_of_a_larger_grid(backend: str) -> None:
+    for case in cases(long=True):
+        assert bool(compare(case, CONFIGS[backend])) is (backend != "portable"), case

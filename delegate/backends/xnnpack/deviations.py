@@ -6,32 +6,31 @@ from functools import partial
 
 from delegate.backend.deviations import Deviation, Handling
 
-_EDGES = "tests/backends/xnnpack/test_edges.py"
 _ROWS = "tests/backends/xnnpack/test_images.py"
-_KEPT = "tests/backends/xnnpack/test_kept_differences.py"
+_KEPT = "tests/backends/xnnpack/test_differences.py"
 _SPECIAL = "tests/backends/test_special_values.py"
 _row = partial(Deviation, "XNNPACK in LiteRT 2.3.0", handling=Handling.KEPT)
 _ANYWHERE = ("example", "ordinary", "tails", "infinities", "NaN", "transposed")  # groups with some ordinary numbers
 
 DEVIATIONS = (
-    _row(("aten.exp",), "float32 from 88.38 to 88.72", "returns infinity", "returns up to 3.4e38", test=_EDGES,
+    _row(("aten.exp",), "float32 from 88.38 to 88.72", "returns infinity", "returns up to 3.4e38", test=_KEPT,
          points=("tails",)),
     _row(("aten.sigmoid", "aten.silu", "aten.glu"), "magnitudes from 4.2e26 to 2.4e38", "returns NaN", "returns 0 or 1",
-         test=_EDGES, advice="Mask with -1e9 or -infinity.", points=("limits",)),
+         test=_KEPT, advice="Mask with -1e9 or -infinity.", points=("limits",)),
     _row(("aten.silu", "aten.softplus", "aten.log_sigmoid"), "exponentials below exp(-87)", "returns 0",
-         "returns results down to 1.2e-38", test=_EDGES, points=("tails",)),
+         "returns results down to 1.2e-38", test=_KEPT, points=("tails",)),
     _row(("aten.log", "aten.log2", "aten.log10"), "numbers near 1 and from 2.4e38 on",
-         "has an absolute error of 1e-7 near 1, and returns infinity from 2.4e38 on", "returns up to 88.7", test=_EDGES,
+         "has an absolute error of 1e-7 near 1, and returns infinity from 2.4e38 on", "returns up to 88.7", test=_KEPT,
          points=(*_ANYWHERE, "limits")),
     _row(("aten.sqrt", "aten.rsqrt", "aten.pow"), "numbers from 8.5e37 on", "returns 3/2 or 2/3 of the result",
-         "returns the result", test=_EDGES, points=("limits",)),
+         "returns the result", test=_KEPT, points=("limits",)),
     _row(("aten.sin", "aten.cos"), "results close to 0, and angles over 1e6",
          "has an absolute error of 1e-7, of 1e-4 at 1e8, and returns NaN from 1.5e8 on",
-         "keeps the digits of small results and reduces every angle exactly", test=_EDGES,
+         "keeps the digits of small results and reduces every angle exactly", test=_KEPT,
          points=(*_ANYWHERE, "large", "limits")),
     _row(("aten.hardswish",), "inputs close to -3, and over 5e37", "has an absolute error of 5e-8, and is finite",
-         "computes x + 3 exactly, and overflows", test=_EDGES, points=("ordinary", "limits")),
-    _row(("aten.log_sigmoid",), "results below 1e-15", "has a relative error of 4e-6", "has one of 2e-7", test=_EDGES,
+         "computes x + 3 exactly, and overflows", test=_KEPT, points=("ordinary", "limits")),
+    _row(("aten.log_sigmoid",), "results below 1e-15", "has a relative error of 4e-6", "has one of 2e-7", test=_KEPT,
          points=_ANYWHERE),
     _row((), "subnormal numbers, also within a composed operator", "treats them as 0", "computes with them",
          test=_SPECIAL, points=("subnormal",)),

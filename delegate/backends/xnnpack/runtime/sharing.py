@@ -48,12 +48,15 @@ def share(
         else:
             model.write(piece.start, piece.content())
     key = graph.key(_contents(model, constants), {"litert": version(), "host": host_features()})
+    files = _files() if on_disk else None
     try:
-        packed = get_packed(key, on_disk)
-        if packed is None:
-            packed = put_packed(key, _pack(model, graph, holes, threads), on_disk)
+        packed = _OPEN[key] = (
+            _OPEN.get(key) or _open_packed(key, files) or _pack(key, model, graph, holes, threads, files)
+        )
         if _lacks_weights(model, graph, packed):
-            evict_packed(key, on_disk)
+            _OPEN.pop(key, None)
+            if files is not None:
+                files.remove(key)
             return None
         shared = CompiledModel(model.descriptor, graph.inputs, graph.outputs, threads, packed.reader())
         shared.bind(dynamic, packed)
@@ -72,13 +75,23 @@ def _lacks_weights(model: ModelFile, graph: Graph, packed: PackedWeights) -> boo
     return outline.header() != before
 
 
-def _pack(model: ModelFile, graph: Graph, holes: Sequence[Piece], threads: int) -> PackedWeights:
+def _pack(
+    key: str, model: ModelFile, graph: Graph, holes: Sequence[Piece], threads: int, files: MappedFiles | None
+) -> PackedWeights:
+    """Pack the weights of a model; return the cache's file if it keeps them, else a file in memory."""
     for piece in holes:
         model.write(piece.start, piece.content())
-    packed = PackedWeights.empty()
+    packed = PackedWeights(os.memfd_create("packed weights"))
     CompiledModel(model.descriptor, graph.inputs, graph.outputs, threads, packed.writer()).close()
     model.release((piece.start, piece.size) for piece in holes)
-    return packed
+    is_kept = files is not None and files.keep(key, packed.descriptor)
+    return (is_kept and _open_packed(key, files)) or packed
+
+
+def _open_packed(key: str, files: MappedFiles | None) -> PackedWeights | None:
+    """Return the weights that this or another process has packed and stored under a key; else None."""
+    descriptor = None if files is None else files.open(key)
+    return None if descriptor is None else PackedWeights(descriptor)
 
 
 def _contents(model: ModelFile, constants: Sequence[Piece]) -> Callable[[tuple[int, int]], bytes]:
@@ -103,71 +116,34 @@ class PackedWeights:
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @classmethod
-    def empty(cls) -> PackedWeights:
-        """Create an empty file in memory; raise OSError if this is not possible."""
-        return cls(os.memfd_create("packed weights"))
-
-    @property
-    def size(self) -> int:
-        """Return its size in bytes."""
-        return os.fstat(self._descriptor).st_size
+        self.descriptor = descriptor
 
     def reader(self) -> int:
         """Return a new read-only descriptor."""
-        return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
     def writer(self) -> int:
         """Return a new descriptor to write a file in memory."""
-        return os.dup(self._descriptor)
+        return os.dup(self.descriptor)
 
     def outline(self) -> PackedWeights:
         """Copy its start and its end, which hold XNNPACK's header and list, to a file in memory, with zeros between."""
-        copy = PackedWeights.empty()
-        os.ftruncate(copy._descriptor, self.size)
-        for start, size in ((0, _HEADER), (max(0, self.size - _LIST), _LIST)):
-            os.pwrite(copy._descriptor, os.pread(self._descriptor, size, start), start)
+        copy, whole = PackedWeights(os.memfd_create("outline")), os.fstat(self.descriptor).st_size
+        os.ftruncate(copy.descriptor, whole)
+        for start, size in ((0, _HEADER), (max(0, whole - _LIST), _LIST)):
+            os.pwrite(copy.descriptor, os.pread(self.descriptor, size, start), start)
         return copy
 
     def header(self) -> tuple[int, bytes]:
         """Return its size and its header, in which XNNPACK records missing weights."""
-        return self.size, os.pread(self._descriptor, _HEADER, 0)
+        return os.fstat(self.descriptor).st_size, os.pread(self.descriptor, _HEADER, 0)
 
     def __del__(self) -> None:
         with suppress(OSError):
-            os.close(self._descriptor)
+            os.close(self.descriptor)
 
 
 _OPEN = WeakValueDictionary[str, PackedWeights]()  # by key, those that delegates of this process use
-
-
-def get_packed(key: str, on_disk: bool) -> PackedWeights | None:
-    """Return the weights packed under a key, by this process or, if `on_disk`, by another; else None."""
-    packed = _OPEN.get(key)
-    if packed is None and on_disk and (files := _files()) is not None:
-        descriptor = files.open(key)
-        if descriptor is not None:
-            packed = _OPEN[key] = PackedWeights(descriptor)
-    return packed
-
-
-def put_packed(key: str, packed: PackedWeights, on_disk: bool) -> PackedWeights:
-    """Store packed weights under a key; return the file to use, which is the cache's file if it has one."""
-    if on_disk and (files := _files()) is not None and files.keep(key, packed._descriptor):
-        descriptor = files.open(key)
-        if descriptor is not None:
-            packed = PackedWeights(descriptor)
-    _OPEN[key] = packed
-    return packed
-
-
-def evict_packed(key: str, on_disk: bool) -> None:
-    """Remove the packed weights of a key."""
-    _OPEN.pop(key, None)
-    if on_disk and (files := _files()) is not None:
-        files.remove(key)
 
 
 def _files() -> MappedFiles | None:

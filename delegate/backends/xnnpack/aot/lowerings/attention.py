@@ -22,8 +22,9 @@ from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot import layout
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, broadcast_operands, common_order
+from delegate.backends.xnnpack.aot.lowerings.layers import batch_matmul
 from delegate.backends.xnnpack.aot.lowerings.reduction import LARGEST, reduce, softmax
-from delegate.backends.xnnpack.aot.lowerings.shape import RESHAPES, dynamic_sizes, same_shape
+from delegate.backends.xnnpack.aot.lowerings.shape import RESHAPES, dynamic_sizes, relabel, same_shape
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, float_tensor, floats_beside
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array
@@ -202,19 +203,6 @@ def _refuse_unforced(node: Node, value: Array) -> None:
         raise RegionRefused({node.name: "it masks with NaN or -0.0, which a minimum and a maximum cannot produce"})
 
 
-def product(builder: RegionBuilder, a: Operand, b: Operand, shape: tuple[Any, ...], transposed: bool) -> Operand:
-    """Emit a @ b, or a @ b.mT if `transposed`, with operands of the same rank.
-
-    b is passed by rows or by columns, as it is stored.
-    """
-    a = builder.reorder(a, layout.row_major(a.rank))
-    swapped = (*range(b.rank - 2), b.rank - 1, b.rank - 2)
-    by_columns = b.order == swapped
-    b = builder.reorder(b, swapped if by_columns else layout.row_major(b.rank))
-    adjoint = transposed != by_columns
-    return builder.emit("BATCH_MATMUL", [a, b], shape, None, "BatchMatMulOptions", adjX=False, adjY=adjoint)
-
-
 def _of_one_rank(node: Node) -> Verdict:
     """Query, key and value have 2 to 5 dimensions, all of them as many."""
     named = arguments(node)
@@ -279,11 +267,12 @@ def lower_attention(builder: RegionBuilder, node: Node) -> None:
         groups = q.shape[1] // k.shape[1]
         rows = (q.shape[0], k.shape[1], groups * q.shape[2])
         q = builder.reshape(q, (*rows, q.shape[3]))
-    scores = product(builder, q, k, (*rows, k.shape[-2]), transposed=True)
+    columns = relabel(k, (*range(k.rank - 2), k.rank - 1, k.rank - 2))
+    scores = batch_matmul(builder, q, columns, (*rows, k.shape[-2]))
     scores = builder.reshape(scores, scores_shape)
     scores, alive = _add_mask(builder, node, scores)
     weights = builder.reshape(softmax(builder, scores, -1), (*rows, k.shape[-2]))
-    output = builder.reshape(product(builder, weights, v, (*rows, v.shape[-1]), transposed=False), shape)
+    output = builder.reshape(batch_matmul(builder, weights, v, (*rows, v.shape[-1])), shape)
     builder.set(node, output if alive is None else binary(builder, "MUL", output, alive))
 
 

@@ -249,13 +249,7 @@ def _paddable(node: Node) -> Verdict:
 @TABLE.lowers("aten.constant_pad_nd.default", check=every(floats, _paddable))
 def lower_pad(builder: RegionBuilder, node: Node) -> None:
     """Lower to a PAD; negative widths are slices."""
-    x, widths = builder.operand(source(node)), _widths(node)
-    for d, (before, after) in widths.items():
-        if min(before, after) < 0:
-            size = x.shape[d]
-            start, end = max(-before, 0), size + min(after, 0)
-            x = take(builder, x, d, (start, end), end - start)
-    builder.set(node, pad_zeros(builder, x, {d: (max(a, 0), max(b, 0)) for d, (a, b) in widths.items()}))
+    builder.set(node, pad_zeros(builder, builder.operand(source(node)), _widths(node)))
 
 
 # -- upsampling --------------------------------------------------------------------------------------------------------

@@ -96,13 +96,18 @@ def take_every(builder: RegionBuilder, x: Operand, dim: int, run: Run) -> Operan
     return builder.view(picked, resize_dim(x.shape, dim, count), x.order)
 
 
-def pad_zeros(builder: RegionBuilder, x: Operand, widths: dict[int, tuple[int, int]]) -> Operand:
-    """Pad with zeros before and after, by dimension; no width is negative."""
-    if not any(before or after for before, after in widths.values()):
+def pad_zeros(builder: RegionBuilder, x: Operand, widths: Mapping[int, Sequence[int]]) -> Operand:
+    """Pad with zeros before and after, by dimension; negative widths remove elements. XNNPACK folds it into a layer."""
+    ranges = {d: (max(-a, 0), min(b, 0) or None) for d, (a, b) in widths.items() if min(a, b) < 0}
+    if ranges:
+        shape = [s + sum(min(w, 0) for w in widths.get(d, ())) for d, s in enumerate(x.shape)]
+        x = slice_dims(builder, x, ranges, shape)
+    added = {d: (max(a, 0), max(b, 0)) for d, (a, b) in widths.items()}
+    if not any(map(any, added.values())):
         return x
-    shape = tuple(s + sum(widths.get(d, (0, 0))) for d, s in enumerate(x.shape))
-    paddings = builder.numbers([widths.get(d, (0, 0)) for d in x.order])
-    return builder.emit("PAD", [x, paddings], shape, x.order, "PadOptions")
+    paddings = builder.numbers([added.get(d, (0, 0)) for d in x.order])
+    shape = [s + sum(added.get(d, ())) for d, s in enumerate(x.shape)]
+    return builder.emit("PAD", [x, paddings], tuple(shape), x.order, "PadOptions")
 
 
 def _span(size: Size, out: Size, start: Any) -> Span | None:

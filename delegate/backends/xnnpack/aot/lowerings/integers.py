@@ -72,67 +72,50 @@ class IntegerRow:
     lower: Lower | None = None
 
 
-def _within(value: float, low: float, high: float, what: str) -> str:
-    return "" if low <= value < high else f"{what} is {value:.3g}, but XNNPACK supports {low:.3g} to {high:.3g}"
+def _ratio(case: IntegerCase, *factors: float, least: float = 2.0**-32, most: float = 256) -> str:
+    """Check the product of the scales, and of other factors, over the result's scale."""
+    return _within(case.ratio(*factors), least, most)
+
+
+def _within(ratio: float, least: float, most: float) -> str:
+    what = "the ratio of the scales to the result's scale"
+    return "" if least <= ratio < most else f"{what} is {ratio:.3g}, but XNNPACK supports {least:.3g} to {most:.3g}"
 
 
 def _layer(case: IntegerCase) -> str:
-    """Check that weights are int8 with zero points 0, per tensor or per output channel."""
-    row = ROWS[op_name(case.node)].quantized
-    assert row.weight is not None
-    return _weights(case, case.builder.weights(cast(Node, case.node.args[row.weight])), row.axis)
-
-
-def _weights(case: IntegerCase, weights: Any, axis: int) -> str:
+    """Check that weights are int8 with zero points 0, per tensor or per output channel, and that the bias fits."""
+    named = arguments(case.node)
+    weights = case.builder.weights(named["weight"])
     if not isinstance(weights, Coded) or weights.scale is None:
         return "the weight is not quantized"
     if not weights.symmetric:
         return "the weight has zero points other than 0"
-    if not weights.is_plain or weights.axis not in (None, axis):
+    if not weights.is_plain or weights.axis not in (None, int(named.get("transposed", False))):
         return "the weight has neither one scale nor one scale per output channel"
-    low, high = (case.ratio(float(s)) for s in (weights.scales.min(), weights.scales.max()))
-    why = _within(low, 2.0**-32, 256, "the product of the scales divided by the result's scale")
-    return why or _within(high, 2.0**-32, 256, "the product of the scales divided by the result's scale")
-
-
-def _bias(case: IntegerCase, weights: Any, bias: Any) -> str:
-    if bias is None:
-        return ""
-    assert isinstance(weights, Coded)
+    why = _ratio(case, float(weights.scales.min())) or _ratio(case, float(weights.scales.max()))
+    if why or named["bias"] is None:
+        return why
     assert case.operands[0] is not None
-    codes = np.abs(case.builder.array(bias)) / (weights.scales.astype(np.float64) * case.operands[0].scale)
+    codes = np.abs(case.builder.array(named["bias"])) / (weights.scales.astype(np.float64) * case.operands[0].scale)
     return "" if codes.max(initial=0) < _BIASES else "the bias does not fit into int32"
-
-
-def _convolution(case: IntegerCase) -> str:
-    named = arguments(case.node)
-    weights = case.builder.weights(named["weight"])
-    return _weights(case, weights, 1 if named["transposed"] else 0) or _bias(case, weights, named["bias"])
-
-
-def _linear(case: IntegerCase) -> str:
-    weights = case.builder.weights(cast(Node, case.node.args[1]))
-    return _layer(case) or _bias(case, weights, arg(case.node, 2))
 
 
 def _product(case: IntegerCase) -> str:
     if case.builder.is_constant(case.node.args[1]):
         return "a matrix product with a constant"
     assert case.operands[1] is not None
-    if case.operands[1].zero_point != 0:
-        return "the second factor has a zero point other than 0"
-    return _within(case.ratio(), 2.0**-32, 256, "the product of the scales divided by the result's scale")
+    return "the second factor has a zero point other than 0" if case.operands[1].zero_point else _ratio(case)
 
 
 def _sum(case: IntegerCase) -> str:
     if arguments(case.node).get("alpha", 1) != 1:
         return f"alpha {arguments(case.node)['alpha']}"
-    return next(filter(None, (_within(s / case.result.scale, 2.0**-10, 256, "a scale divided by the result's scale")
-                              for s in _scales(case))), "")  # fmt: skip
+    problems = (_within(scale / case.result.scale, 2.0**-10, 256) for scale in _scales(case))
+    return next(filter(None, problems), "")
 
 
 def _times(case: IntegerCase) -> str:
-    return _within(math.prod(_scales(case)) / case.result.scale, 2.0**-16, 256, "the product of the scales")
+    return _within(math.prod(_scales(case)) / case.result.scale, 2.0**-16, 256)
 
 
 def _scales(case: IntegerCase) -> list[float]:
@@ -152,36 +135,29 @@ def _constant_scale(builder: RegionBuilder, value: Any) -> float:
 
 
 def _slope(case: IntegerCase) -> str:
-    ratio, slope = case.ratio(), float(arg(case.node, 1, 0.01))
-    why = _within(ratio, 2.0**-8, 127, "the scale divided by the result's scale")
-    return why or ("" if 2.0**-8 <= abs(slope * ratio) < 127 else f"a slope of {slope}")
+    slope = float(arg(case.node, 1, 0.01))
+    why = _ratio(case, least=2.0**-8, most=127)
+    return why or ("" if 2.0**-8 <= abs(case.ratio(slope)) < 127 else f"a slope of {slope}")
 
 
 def _plain_elu(case: IntegerCase) -> str:
-    return (
-        ""
-        if all(arg(case.node, i, 1) == 1 for i in (1, 2, 3))
-        else "an elu with alpha, scale or input_scale other than 1"
-    )
-
-
-def _mean(case: IntegerCase) -> str:
-    return _within(case.ratio(), 2.0**-32, 256, "the scale divided by the result's scale")
+    is_plain = all(arg(case.node, i, 1) == 1 for i in (1, 2, 3))
+    return "" if is_plain else "an elu with alpha, scale or input_scale other than 1"
 
 
 def _adaptive(case: IntegerCase) -> str:
     in_sizes, out_sizes = (shape_of(n)[2:] for n in (cast(Node, case.node.args[0]), case.node))
     if all(w == 1 for w in out_sizes) or not any(g % w for g, w in zip(in_sizes, out_sizes, strict=True)):
-        return _mean(case)
+        return _ratio(case)
     return "windows of several sizes, for which an intermediate result would be rounded"
 
 
-def _lower_gate(case: IntegerCase) -> str:
-    return _within(case.ratio(SIGMOID.scale), 2.0**-16, 256, "the product of the scales divided by the result's scale")
+def _gate(case: IntegerCase) -> str:
+    return _ratio(case, SIGMOID.scale, least=2.0**-16)
 
 
 def _average(case: IntegerCase) -> str:
-    return _mean(case) if divides_by_kernel(case.node) else "windows at the edge have other divisors"
+    return _ratio(case) if divides_by_kernel(case.node) else "windows at the edge have other divisors"
 
 
 def _same(case: IntegerCase) -> str:
@@ -217,16 +193,15 @@ def _rows() -> list[IntegerRow]:
     )  # fmt: skip
     products = ("mm", "bmm", "matmul")
     return [
-        IntegerRow(op("aten.convolution.default", weight=1, fuses=_ACTIVATIONS), _convolution),
-        IntegerRow(op("aten.linear.default", weight=1, fuses=_ACTIVATIONS), _linear),
+        *(IntegerRow(op(f"aten.{n}.default", weight=1, fuses=_ACTIVATIONS), _layer) for n in ("convolution", "linear")),
         *(IntegerRow(op(f"aten.{n}.default", inputs=(0, 1), symmetric=(1,)), _product) for n in products),
         *(IntegerRow(op(f"aten.{n}.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _sum) for n in ("add", "sub")),
         IntegerRow(op("aten.mul.Tensor", inputs=(0, 1), fuses=_ACTIVATIONS), _times),
-        *(IntegerRow(op(name), _mean) for name in ("aten.mean.dim", "aten.mean.default")),
+        *(IntegerRow(op(name), _ratio) for name in ("aten.mean.dim", "aten.mean.default")),
         IntegerRow(op("aten._adaptive_avg_pool2d.default"), _adaptive),
         IntegerRow(op("aten.avg_pool2d.default"), _average),
         *(IntegerRow(op(f"aten.{n}.default")) for n in ("sigmoid", "tanh")),
-        *(IntegerRow(op(f"aten.{n}.default"), _lower_gate) for n in ("silu", "glu")),
+        *(IntegerRow(op(f"aten.{n}.default"), _gate) for n in ("silu", "glu")),
         IntegerRow(op("aten.leaky_relu.default"), _slope),
         IntegerRow(op("aten.elu.default"), _plain_elu),
         *(IntegerRow(op(f"aten.upsample_bilinear2d.{n}", moves=True), _same) for n in ("vec", "default")),

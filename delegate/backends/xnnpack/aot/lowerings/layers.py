@@ -20,8 +20,7 @@ from delegate.backend.qdq import Coded
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, NWC, Order, Size
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, emit_broadcast, expand_rank
-from delegate.backends.xnnpack.aot.lowerings.indexing import pad_zeros as pad_dimensions
-from delegate.backends.xnnpack.aot.lowerings.indexing import slice_dims
+from delegate.backends.xnnpack.aot.lowerings.indexing import pad_zeros, slice_dims
 from delegate.backends.xnnpack.aot.lowerings.table import TABLE, constant, floats, ranks
 from delegate.backends.xnnpack.aot.operand import Operand, example, shape_of
 from delegate.backends.xnnpack.aot.tflite import Array, TensorQuantization
@@ -47,22 +46,6 @@ def from_2d(builder: RegionBuilder, y: Operand, rank: int) -> Operand:
         return y
     n, c, _, length = y.shape
     return builder.view(y, (n, c, length), NWC)
-
-
-def pad_zeros(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
-    """Pad the spatial dimensions of a value in NHWC with zeros. XNNPACK folds this into a following convolution."""
-    widths = {d: (max(0, before), max(0, after)) for d, (before, after) in enumerate(pairs, start=2)}
-    return pad_dimensions(builder, x, widths)
-
-
-def crop(builder: RegionBuilder, x: Operand, pairs: Pairs) -> Operand:
-    """Remove the rows and columns of a value in NHWC that negative padding excludes."""
-    if not np.any(np.array(pairs) < 0):
-        return x
-    cut = [(max(0, -before), max(0, -after)) for before, after in pairs]
-    ranges = {d + 2: (before, -after or None) for d, (before, after) in enumerate(cut)}
-    sizes = [s - before - after for s, (before, after) in zip(x.shape[2:], cut, strict=True)]
-    return slice_dims(builder, x, ranges, (*x.shape[:2], *sizes))
 
 
 def spatial(values: Any, dims: int, first: int) -> list[int]:
@@ -156,7 +139,7 @@ def _emit_windows(builder: RegionBuilder, name: str, layer: _Layer, multiplier: 
     # TFLite's SAME is symmetric padding for stride 1 only; it saves an operator.
     symmetric = [(d * (k - 1) / 2,) * 2 for d, k in zip(dilation, kernels.shape[1:3], strict=True)]
     same = stride == [1, 1] and [tuple(pair) for pair in pairs] == symmetric
-    x = x if same else pad_zeros(builder, crop(builder, x, pairs), pairs)
+    x = x if same else pad_zeros(builder, x, dict(enumerate(pairs, 2)))
     depthwise = {} if multiplier is None else {"depthMultiplier": multiplier}
     return builder.emit(
         name,

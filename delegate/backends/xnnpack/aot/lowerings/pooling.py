@@ -13,13 +13,14 @@ from torch.fx import Node
 from delegate.backend.lowering import every
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.layout import NHWC, Size
-from delegate.backends.xnnpack.aot.lowerings.indexing import concatenate, take
-from delegate.backends.xnnpack.aot.lowerings.layers import depthwise, pad_zeros, spatial
+from delegate.backends.xnnpack.aot.lowerings.indexing import concatenate, pad_zeros, take
+from delegate.backends.xnnpack.aot.lowerings.layers import depthwise, spatial
 from delegate.backends.xnnpack.aot.lowerings.reduction import reduce
 from delegate.backends.xnnpack.aot.lowerings.table import (
     TABLE,
     add_nan,
     arg,
+    channels_known,
     clamp_to_one,
     floats,
     propagate_nan_along,
@@ -91,12 +92,6 @@ def pool(builder: RegionBuilder, name: str, x: Operand, windows: Windows, shape:
     )
 
 
-def channels_known(node: Node) -> Verdict:
-    """The number of channels is known now."""
-    count = tensor(cast(Node, node.args[0])).shape[1]
-    return YES if isinstance(count, int) else no(Reason.DYNAMIC_SHAPE, f"{count} channels")
-
-
 def _fits(node: Node) -> Verdict:
     """The stride does not exceed the window, or the window has one element."""
     windows = Windows.of(node)
@@ -137,7 +132,7 @@ def max_pool2d(builder: RegionBuilder, node: Node) -> None:
         builder.set(node, average(builder, x, windows))
         return
     if _never_negative(source) or (x.type is not None and x.type.zero_point == LOW):
-        x = pad_zeros(builder, x, windows.pairs())
+        x = pad_zeros(builder, x, dict(enumerate(windows.pairs(), 2)))
     else:
         for dim, (before, after) in zip((2, 3), windows.pairs(), strict=True):  # each such window has the edge already
             first = [take(builder, x, dim, (0, 1), 1)] * before if before else []
@@ -179,7 +174,7 @@ def avg_pool(builder: RegionBuilder, node: Node) -> None:
     """Lower to AVERAGE_POOL_2D on a zero-padded input, times a correction if torch divides by another number."""
     windows = Windows.of(node)
     x = builder.operand(node.args[0], NHWC)
-    y = average(builder, pad_zeros(builder, x, windows.pairs()), windows)
+    y = average(builder, pad_zeros(builder, x, dict(enumerate(windows.pairs(), 2))), windows)
     factors = _corrections(node, windows)
     if factors is not None:
         y = builder.emit("MUL", [y, builder.constant(factors)], y.shape, NHWC, "MulOptions")

@@ -15,12 +15,12 @@ import torch
 from torch.fx import Node
 
 from delegate.backend.long_sums import correction_of_mean, is_long, piece_of, reduce_in_stages
-from delegate.backend.lowering import every, first_result_only
+from delegate.backend.lowering import every, first_result_only, with_dimensions
 from delegate.backends.xnnpack.aot.builder import RegionBuilder
 from delegate.backends.xnnpack.aot.lowerings.elementwise import binary, broadcast_operands, unary
 from delegate.backends.xnnpack.aot.lowerings.indexing import pad_zeros
 from delegate.backends.xnnpack.aot.lowerings.shape import dynamic_sizes, repeat_each, source, without
-from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, TABLE, floats, propagate_nan_along
+from delegate.backends.xnnpack.aot.lowerings.table import FLOATS, TABLE, channels_known, floats, propagate_nan_along
 from delegate.backends.xnnpack.aot.operand import Operand, shape_of
 from delegate.edge.node import arguments, op_name, results_used, tensor
 from delegate.verdict import YES, Reason, Verdict, no
@@ -266,14 +266,8 @@ def _groups(node: Node) -> int:
     return cast(int, named["num_groups"] if "num_groups" in named else named["group"])
 
 
-def _groupable(node: Node) -> Verdict:
-    """The number of channels is known now."""
-    channels = shape_of(source(node))[1]
-    return YES if type(channels) is int else no(Reason.DYNAMIC_SHAPE, f"{channels} channels")
-
-
-@TABLE.lowers("aten.group_norm.default", check=every(floats, _groupable), keep=True)
-@TABLE.lowers("aten.native_group_norm.default", check=every(floats, _groupable, first_result_only))
+@TABLE.lowers("aten.group_norm.default", check=every(floats, channels_known), keep=True)
+@TABLE.lowers("aten.native_group_norm.default", check=every(floats, channels_known, first_result_only))
 def lower_group_norm(builder: RegionBuilder, node: Node) -> None:
     """Normalise along all but the first two dimensions and along the channels of a group.
 
@@ -337,20 +331,13 @@ def softmax(builder: RegionBuilder, x: Operand, dim: int) -> Operand:
     return builder.emit("SOFTMAX", [x], x.shape, x.order, "SoftmaxOptions", beta=1.0)
 
 
-def _has_dimension(node: Node) -> Verdict:
-    """The operand has dimensions."""
-    if not shape_of(node):
-        return no(Reason.RANK, "a softmax of a tensor without dimensions")
-    return YES
-
-
-@TABLE.lowers("aten._softmax.default", check=every(floats, _has_dimension))
+@TABLE.lowers("aten._softmax.default", check=every(floats, with_dimensions))
 def lower_softmax(builder: RegionBuilder, node: Node) -> None:
     """Lower to one SOFTMAX."""
     builder.set(node, softmax(builder, builder.operand(source(node)), arguments(node)["dim"]))
 
 
-@TABLE.lowers("aten._log_softmax.default", check=every(floats, _has_dimension))
+@TABLE.lowers("aten._log_softmax.default", check=every(floats, with_dimensions))
 def lower_log_softmax(builder: RegionBuilder, node: Node) -> None:
     """Lower to x - m - log(sum(exp(x - m))) with the maximum m, since the logarithm of a softmax would underflow."""
     x = builder.operand(source(node))

@@ -118,6 +118,12 @@ def ranks(*allowed: int) -> Check:
     return check
 
 
+def channels_known(node: Node) -> Verdict:
+    """The number of channels is known now."""
+    count = node.all_input_nodes[0].meta["val"].shape[1]
+    return YES if type(count) is int else no(Reason.DYNAMIC_SHAPE, f"{count} channels")
+
+
 def _either(numbers: tuple[int, ...]) -> str:
     return " or ".join(str(n) for n in numbers)
 
