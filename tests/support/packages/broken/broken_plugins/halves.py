@@ -44,7 +44,7 @@ METHODS = {
     "preprocess_nonsense": {"preprocess": nonsense},
 }
 AT_RUN_TIME = ("prepare_error", "execute_error", "execute_nonsense", "close_error")
-HEALTHY = ("healthy", "absent", "init_error", "init_crash", "init_hang", "init_nonsense", *AT_RUN_TIME)
+HEALTHY = ("healthy", "absent", "init_error", "init_nonsense", *AT_RUN_TIME)
 globals().update(
     {n: type(n, (Adder,), {"name": n, "__module__": __name__, **METHODS.get(n, {})}) for n in (*METHODS, *HEALTHY)}
 )

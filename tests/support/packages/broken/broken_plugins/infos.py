@@ -1,6 +1,6 @@
 """What each plugin says of itself: names of its halves tell what is wrong with them."""
 
-from broken_plugins.faults import crash, fail, hang, nonsense
+from broken_plugins.faults import crash, fail, hang
 from delegate.backend.info import Availability, BackendInfo
 
 
@@ -17,15 +17,12 @@ def _info(name, aot="Adder", runtime="Adds", probe=healthy, api_version=(1, 0), 
 
 
 HEALTHY = _info("healthy", "healthy")
-NONSENSE = {"name": "nonsense"}
 FUTURE = _info("future", api_version=(9, 0))
 ABSENT = _info("absent", "absent", probe=lambda: Availability(False, "no device is here"))
 PROBE_ERROR = _info("probe_error", probe=fail)
 PROBE_CRASH = _info("probe_crash", probe=crash)
 PROBE_HANG = _info("probe_hang", probe=hang)
-PROBE_NONSENSE = _info("probe_nonsense", probe=nonsense)
 AOT_MISSING = _info("aot_missing", "NotThere")
-AOT_ERROR = _info("aot_error", module="import_error")
 AOT_CRASH = _info("aot_crash", module="import_crash")
 AOT_HANG = _info("aot_hang", module="import_hang")
 MADE_ERROR, MADE_CRASH, CHECK_ERROR, CHECK_CRASH, CHECK_HANG, CHECK_NONSENSE, CLAIMS_CRASH = (
@@ -44,9 +41,7 @@ PREPROCESS_ERROR, PREPROCESS_CRASH, PREPROCESS_CRASH_AT_MUL, PREPROCESS_HANG, PR
     _info(f"preprocess_{way}", f"preprocess_{way}")
     for way in ("error", "crash", "crash_at_mul", "hang", "leaves", "nonsense")
 )
-INIT_ERROR, INIT_CRASH, INIT_HANG, INIT_NONSENSE = (
-    _info(name, name, runtime=name) for name in ("init_error", "init_crash", "init_hang", "init_nonsense")
-)
-PREPARE_ERROR, EXECUTE_ERROR, EXECUTE_NONSENSE, CLOSE_ERROR = (
-    _info(name, name, runtime=name) for name in ("prepare_error", "execute_error", "execute_nonsense", "close_error")
+INIT_ERROR, INIT_NONSENSE, PREPARE_ERROR, EXECUTE_ERROR, EXECUTE_NONSENSE, CLOSE_ERROR = (
+    _info(name, name, runtime=name)
+    for name in ("init_error", "init_nonsense", "prepare_error", "execute_error", "execute_nonsense", "close_error")
 )
