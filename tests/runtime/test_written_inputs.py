@@ -199,7 +199,7 @@ def test_a_written_input_shares_its_memory_with_nothing(make, what):
 
 
 def test_what_is_only_read_may_share_memory():
-    program = compiled(nn.Bilinear(4, 4, 2), (torch.ones(3, 4), torch.ones(3, 4))).loaded
+    program = compiled(Function(lambda m, a, b: a @ b.T), given()).loaded
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
     np.testing.assert_array_equal(program(a, a), program(a.copy(), a.copy()))
 
