@@ -21,7 +21,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-import delegate.edge.operators  # noqa: F401  registers quantized_decomposed, and operators of ours
+import delegate.edge.conversations  # noqa: F401  registers operators of ours; torch_private registers quantized_decomposed
 from delegate import errors
 from delegate.backend.aot import Claim, PreprocessResult, RegionFailed, RegionGivenUp, RegionRefused
 from delegate.backend.region import ClaimedPattern, Region

@@ -86,11 +86,6 @@ def higher_order_name(op: HigherOrderOperator) -> str:
     return str(op.name())  # type: ignore[no-untyped-call]
 
 
-def operator_names() -> list[str]:
-    """Return the names of all operators of the process, e.g. "aten::add.Tensor"."""
-    return sorted(torch._C._dispatch_get_all_op_names())
-
-
 def effect_of(op: Any) -> Any:
     """Return the effect that an operator is registered with; None if it has none."""
     return effects._get_effect(op)

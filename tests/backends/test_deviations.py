@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from delegate.backend.deviations import Deviation, Handling, deviation_notes, deviations_of
-from delegate.edge.operators import functional_operators
 from delegate.plugins import PluginState
 from delegate.registry import Registry
 from delegate.verdict import Reason
+from tests.support.functions import functional_operators
 
 ROOT = Path(__file__).parents[2]
 ROW = Deviation(
@@ -18,7 +18,7 @@ ROW = Deviation(
 
 
 def test_rows_are_complete() -> None:
-    known = {name for op in functional_operators() for name in (op, op.rpartition(".")[0])}
+    known = {name for op in map(str, functional_operators()) for name in (op, op.rpartition(".")[0])}
     registry = Registry()
     for name in (state.name for state in registry.states() if state.state is PluginState.OK):
         for row in registry.aot(name).deviations:

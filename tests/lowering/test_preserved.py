@@ -16,10 +16,9 @@ from delegate.backend import aot
 from delegate.backend.aot import PreprocessResult, Region
 from delegate.backend.decomposition import is_compound_operator
 from delegate.backend.info import Availability, BackendInfo
-from delegate.edge.operators import _overload, functional_operators
 from delegate.testing import assert_same
 from delegate.verdict import Reason, Verdict, no
-from tests.support.functions import Function
+from tests.support.functions import Function, functional_operators
 from tests.support.plugins import registered
 
 F = nn.functional
@@ -68,8 +67,7 @@ class Keeper(aot.Backend):
     @property
     def preserve_ops(self) -> Set[str]:
         if Keeper.kept is None:
-            names = functional_operators()
-            Keeper.kept = {n for n in names if (op := _overload(n)) is not None and is_compound_operator(op)}
+            Keeper.kept = {str(op) for op in functional_operators() if is_compound_operator(op)}
         return Keeper.kept
 
     def check(self, node: Node) -> Verdict:

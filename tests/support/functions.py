@@ -1,11 +1,12 @@
-"""Functions of tensors as modules."""
+"""Functions of tensors as modules, and torch's operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 
 class Function(torch.nn.Module):
@@ -33,3 +34,14 @@ class NamedFunction(torch.nn.Module):
 
     def forward(self, x, y=None):
         return self.function(x) if y is None else self.function(x, y)
+
+
+def functional_operators() -> Iterator[OpOverload]:
+    """Yield torch's own operators that write to no argument and return tensors."""
+    for name in torch._C._dispatch_get_all_op_names():
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if not isinstance(op, OpOverload) or op._schema.is_mutable:
+            continue
+        if any("Tensor" in str(result.type) for result in op._schema.returns):
+            yield op

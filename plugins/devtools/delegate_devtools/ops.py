@@ -22,7 +22,7 @@ from delegate.program.dtypes import DType
 from delegate.registry import Registry
 
 if TYPE_CHECKING:
-    from delegate.edge.operators import Operator
+    from delegate_devtools.operators import Operator
 
 _GROUPS: Mapping[str, frozenset[DType]] = {
     "floats": frozenset({DType.float16, DType.bfloat16, DType.float32, DType.float64}),
@@ -114,7 +114,7 @@ class Catalogue:
         """Return the names of all operators, in alphabetical order."""
         operators = {kernel.op for table in self._tables for kernel in table}
         if self.has_torch:
-            from delegate.edge.operators import functional_operators, is_core
+            from delegate_devtools.operators import functional_operators, is_core
 
             operators.update(n for n in functional_operators() if is_core(n) or self._take(n))
         return sorted(operators)
@@ -131,7 +131,7 @@ class Catalogue:
         """Return the operators that torch decomposes, most of which no kernel or backend takes; none without torch."""
         if not self.has_torch:
             return []
-        from delegate.edge.operators import functional_operators, is_compound
+        from delegate_devtools.operators import functional_operators, is_compound
 
         return [name for name in functional_operators() if is_compound(name)]
 
@@ -179,7 +179,7 @@ class Catalogue:
         """Return torch's facts about an operator; None without torch, or if torch has no such operator."""
         if not self.has_torch:
             return None
-        from delegate.edge.operators import operator
+        from delegate_devtools.operators import operator
 
         return operator(name)
 
@@ -188,7 +188,7 @@ class Catalogue:
         facts = self._operator(name)
         if facts is None or not facts.compound:
             return ()
-        from delegate.edge.operators import decomposition
+        from delegate_devtools.operators import decomposition
 
         return decomposition(name)
 

@@ -19,7 +19,6 @@ from delegate.edge.torch_private import (
     OpOverload,
     OpOverloadPacket,
     is_composite,
-    operator_names,
     schema_of,
 )
 
@@ -87,7 +86,7 @@ def is_compound(name: str) -> bool:
 
 def functional_operators() -> Iterator[str]:
     """Yield the names of torch's own operators that write to no argument and return tensors, in alphabetical order."""
-    for qualified in operator_names():
+    for qualified in sorted(torch._C._dispatch_get_all_op_names()):  # torch has no public name for it
         namespace, _, rest = qualified.partition("::")
         name = f"{namespace}.{rest}" if "." in rest else f"{namespace}.{rest}.default"
         op = _overload(name) if namespace == "aten" else None
