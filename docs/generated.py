@@ -63,10 +63,11 @@ def cli() -> str:
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Yield the full name and the command object of every command."""
+    """Yield the full name and the command object of every command, also of the installed packages of plugins/."""
 
     def inside(prefix: str, group: Any) -> Iterator[tuple[str, Any]]:
-        for name, command in group.commands.items():
+        for name in group.list_commands(None):
+            command = group.get_command(None, name)
             if hasattr(command, "commands"):
                 yield from inside(f"{prefix} {name}", command)
             else:

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "llm.md": "plugins/llm/tests/test_llm.py",
     "llm-conversations.md": "plugins/llm/tests/test_lora.py",
     "placement.md": "tests/placement/test_measured.py",
+    "profiling.md": "plugins/devtools/tests/test_docs.py",
     "quantization.md": "tests/quantization/test_docs.py",
     "report.md": "tests/report/page/test_docs.py",
     "serve.md": "plugins/serve/tests/test_docs.py",

@@ -1,4 +1,4 @@
-"""The code in docs/how-to/debugging.md runs."""
+"""The code in the pages on debugging and profiling runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from tests.support.pages import DOCS, run_page
 
 
-def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", ["debugging", "profiling"])
+def test_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_page(DOCS / "how-to" / "debugging.md")
+    run_page(DOCS / "how-to" / f"{page}.md")
