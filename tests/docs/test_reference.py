@@ -88,7 +88,7 @@ def test_the_support_matrix_has_the_backends_with_tables(generated: ModuleType) 
 def test_errors_are_those_of_the_code(generated: ModuleType) -> None:
     assert generated.classes()[0] is errors.DelegateError
     assert "| `InputError` | `ExecutionError` |" in generated.error_classes()
-    assert "| `the configuration has more than … bytes` | give a smaller YAML file |" in generated.error_messages()
+    assert "| `there is no configuration file …` | check the path |" in generated.error_messages()
 
 
 def test_messages_of_the_troubleshooting_page_are_in_the_code(generated: ModuleType) -> None:
