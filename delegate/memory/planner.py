@@ -8,14 +8,16 @@ Then the same is done with the longest-lived blocks first, of equal size and of 
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
 
 from delegate.program.lifetimes import Lifetime
 from delegate.program.segments import align
 
 _TRIES = 9  # of each order
-_MANY = 256  # blocks alive at the same time, on average: each is compared with all others, so one order is tried
+_MANY = 256  # blocks alive at the same time, on average: each would be compared with all others
 _STEPS_PER_BUCKET = 64  # neighbours in time are found in buckets, so that planning stays almost linear
 
 _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
@@ -28,18 +30,20 @@ _ORDERS: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
 def plan_memory(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     """Return the offset of each block, and the size of the arena, in bytes, where offsets are multiples of ALIGNMENT.
 
-    Blocks of size 0 get offset 0.
+    Blocks of size 0 get offset 0. If very many blocks are alive at the same time, they are placed in the order of time.
+    That may take more memory, but only O(blocks * log(blocks)) time.
     """
-    least = largest_live_sum([b._replace(size=align(b.size)) for b in lifetimes])
     spans = [b.end + 1 - b.start for b in lifetimes if b.size]
-    is_crowded = sum(spans) > _MANY * max((b.end + 1 for b in lifetimes), default=0)
+    if sum(spans) > _MANY * max((b.end + 1 for b in lifetimes), default=0):
+        return _sweep(lifetimes)
+    least = largest_live_sum([b._replace(size=align(b.size)) for b in lifetimes])
     best: tuple[list[int], int] = [], -1
     for key in _ORDERS:
         order = sorted((key(b), i) for i, b in enumerate(lifetimes) if b.size)
         for offsets, total in _tries(lifetimes, [i for _, i in order], least):
             if best[1] < 0 or total < best[1]:
                 best = offsets, total
-            if total == least or is_crowded:
+            if total == least:
                 return best
     return best
 
@@ -89,6 +93,24 @@ def _place(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[in
         total = max(total, offsets[index] + align(block.size))
         for b in _buckets(block):
             buckets[b].append(index)
+    return offsets, total
+
+
+def _sweep(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+    """Place blocks in the order of their starts, each in the smallest free buffer that holds it, without division."""
+    offsets, total = [0] * len(lifetimes), 0
+    free: list[tuple[int, int]] = []  # size and offset of each free buffer, in order
+    taken: list[tuple[int, int, int]] = []  # a heap: the end of a block, and size and offset of its buffer
+    for index in sorted((i for i, b in enumerate(lifetimes) if b.size), key=lambda i: lifetimes[i].start):
+        block = lifetimes[index]
+        while taken and taken[0][0] < block.start:
+            insort(free, heappop(taken)[1:])
+        size = align(block.size)
+        if (place := bisect_left(free, (size, 0))) < len(free):
+            size, offsets[index] = free.pop(place)
+        else:
+            offsets[index], total = total, total + size
+        heappush(taken, (block.end, size, offsets[index]))
     return offsets, total
 
 

@@ -68,4 +68,4 @@ def test_very_many_blocks_at_once(seed):
     offsets, total = plan_memory(lifetimes)
     assert not overlaps(lifetimes, offsets)
     assert all(o % ALIGNMENT == 0 and o + b.size <= total for b, o in zip(lifetimes, offsets, strict=True))
-    assert total <= 1.3 * largest_live_sum([Lifetime(align(b.size), b.start, b.end) for b in lifetimes])
+    assert total <= 1.5 * largest_live_sum([Lifetime(align(b.size), b.start, b.end) for b in lifetimes])
