@@ -69,7 +69,7 @@ class Registry:
 
         Names are matched without case.
         """
-        name = self._spelled(name)
+        name = self._spell(name)
         backend = backend_of(name)
         state = self._states.find(backend)
         return state if name == backend else replace(state, name=name)
@@ -79,13 +79,13 @@ class Registry:
 
         Unknown names are unchanged.
         """
-        name = self._spelled(name)
+        name = self._spell(name)
         backend = backend_of(name)
         if backend not in self.names():
             return name
         return (self.state(backend).stands_for or backend) + name.removeprefix(backend)
 
-    def _spelled(self, name: str) -> str:
+    def _spell(self, name: str) -> str:
         """Return the name of a backend or an instance in the spelling of the backend."""
         backend = backend_of(name)
         return in_known_spelling(backend, (*self.names(), PORTABLE)) + name[len(backend) :]

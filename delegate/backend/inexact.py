@@ -33,7 +33,7 @@ PRODUCTS = frozenset(
 EXTREMES = frozenset(f"aten.{name}" for name in ("amax", "amin", "aminmax", "argmax", "argmin", "max", "min"))
 
 
-def collapsed_sizes(region: Region, operators: Set[str] | None = None) -> dict[str, str]:
+def collapse_sizes(region: Region, operators: Set[str] | None = None) -> dict[str, str]:
     """Return the nodes that may read an empty tensor and return one that is not: name -> why, for a refusal.
 
     Args:

@@ -229,7 +229,7 @@ class _Functionalizer:
         if writes_in_place(node):
             self._write(node)
             return
-        source = viewed_argument_of(node) if node in self._exposed else None
+        source = find_viewed_argument(node) if node in self._exposed else None
         node.args, node.kwargs = map_arg((node.args, node.kwargs), self._value)
         root = _Root(node) if source is None else self._aliases[source].root
         self._aliases[node] = _Alias(root, source, node, root.version)
@@ -332,7 +332,7 @@ def _may_share(node: Node) -> list[Node]:
     return [argument for argument in aliased if isinstance(argument, Node)]
 
 
-def viewed_argument_of(node: Node) -> Node | None:
+def find_viewed_argument(node: Node) -> Node | None:
     """Return the argument whose memory holds the node's result; None if the result has its own memory."""
     first = node.args[0] if node.args else None
     if not isinstance(first, Node) or node.op != "call_function" or not tensors(node):
@@ -357,7 +357,7 @@ def memory_chain(node: Node) -> Iterator[Node]:
         if isinstance(source.meta.get(META_VALUE), torch.Tensor):
             yield source
         try:
-            source = viewed_argument_of(source)
+            source = find_viewed_argument(source)
         except NotSimple:
             return
 

@@ -53,7 +53,7 @@ def grouped_mm(left: Array, right: Array, ends: Array | None, _bias: None, _dtyp
     if ends is None:
         _multiply(left, right, out=out)
     else:
-        grouped_product(left, right, ends, out)
+        multiply_groups(left, right, ends, out)
 
 
 @TABLE.kernel(
@@ -62,10 +62,10 @@ def grouped_mm(left: Array, right: Array, ends: Array | None, _bias: None, _dtyp
 )
 def grouped_mm_fallback(x: Array, weight: Array, ends: Array, *, out: Array) -> None:
     """Multiply x (rows, in), sorted by expert, with weight (experts, in, out), see `grouped_product`."""
-    grouped_product(x, weight, ends, out)
+    multiply_groups(x, weight, ends, out)
 
 
-def grouped_product(left: Array, right: Array, ends: Array, out: Array) -> None:
+def multiply_groups(left: Array, right: Array, ends: Array, out: Array) -> None:
     """Multiply groups of matrices whose sizes depend on data; rows and columns that belong to no group become 0.
 
     Args:

@@ -118,15 +118,15 @@ class SchemeChoice:
 
     def scheme(self, node: Node) -> QuantizationScheme | None:
         """Return the scheme of a node; None if the node stays in floats."""
-        name = self.spelled(node).partition("/")[0]
+        name = self.spell(node).partition("/")[0]
         return None if name == OFF else self.known[name]
 
     def group_size(self, node: Node) -> int | None:
         """Return the number of a channel's inputs that share a scale in a node; 0: all inputs, None: the default."""
-        size = self.spelled(node).partition("/")[2]
+        size = self.spell(node).partition("/")[2]
         return int(size) if size else None
 
-    def spelled(self, node: Node) -> str:
+    def spell(self, node: Node) -> str:
         """Return the scheme of a node as a rule spells it: its name, and the group size if one is set."""
         name = self._last_match(node)
         size = self.settings.group_size

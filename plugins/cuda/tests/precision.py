@@ -16,7 +16,7 @@ from tests.support.lowering import compiled
 from .cases import frozen
 
 
-def rounded(value: torch.Tensor, precision: str) -> torch.Tensor:
+def round_to(value: torch.Tensor, precision: str) -> torch.Tensor:
     if precision != "tf32":
         return value.to(getattr(torch, precision)).float()
     mantissa, exponent = torch.frexp(value.double())  # of 11 bits, with the first one, which no number holds
@@ -34,13 +34,13 @@ class Rounded(TorchDispatchMode):
         row = TABLE.get(str(func))
         names = row.lower.products if row is not None else ()
         given = [
-            rounded(value, self._precision) if argument.name in names else value
+            round_to(value, self._precision) if argument.name in names else value
             for argument, value in zip(func._schema.arguments, args, strict=False)
         ]
         return func(*given, **(kwargs or {}))
 
 
-def lowered(function: Any, args: tuple[torch.Tensor, ...], precision: str, arch: str = "llvm") -> Any:
+def lower_function(function: Any, args: tuple[torch.Tensor, ...], precision: str, arch: str = "llvm") -> Any:
     options = {"arch": arch, "precision": precision}
     program = compiled(
         Function(function), args, config={"backends": [{"name": "cuda", "isolate": "none", "options": options}]}

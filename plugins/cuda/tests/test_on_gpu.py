@@ -21,7 +21,7 @@ from delegate_cuda.runtime.library import CudaTarget
 from delegate.errors import BackendUnavailable
 from tests.support.functions import Function
 
-from .precision import PRODUCTS, Rounded, lowered
+from .precision import PRODUCTS, Rounded, lower_function
 
 try:
     GPU = library.local_gpu()[0]
@@ -33,7 +33,7 @@ PRECISIONS = ["float32", "tf32", "float16", "bfloat16"]
 
 
 def on_gpu(function, args, precision="float32"):
-    program = lowered(function, args, precision, GPU.arch)
+    program = lower_function(function, args, precision, GPU.arch)
     assert [p.backend for p in program.report.partitions] == ["cuda"]
     return program
 

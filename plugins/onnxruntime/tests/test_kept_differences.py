@@ -44,10 +44,10 @@ INDEX = tensor([[0, 1, 2, 0, 0], [2, 0, 0, 1, 2]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.bool], ids=str)
 @pytest.mark.parametrize("reduce", ["sum", "prod"])
 def test_reductions_at_indices(reduce: str, dtype: torch.dtype) -> None:
-    def reduced(x: Tensor, source: Tensor) -> Tensor:
+    def reduce_at(x: Tensor, source: Tensor) -> Tensor:
         return x.scatter_reduce(0, INDEX, source, reduce)
 
     x, source = (torch.arange(n).remainder(3).reshape(-1, 5).to(dtype) for n in (15, 10))
-    program = delegate.to_backend(torch.export.export(Function(reduced), (x, source)), "onnxruntime")
+    program = delegate.to_backend(torch.export.export(Function(reduce_at), (x, source)), "onnxruntime")
     assert_runs(program, "onnxruntime" if dtype in (torch.float32, torch.int32) else "portable")
-    assert_same(program(x, source), reduced(x, source), 0)
+    assert_same(program(x, source), reduce_at(x, source), 0)

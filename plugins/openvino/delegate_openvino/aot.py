@@ -31,7 +31,7 @@ from delegate.backend import aot
 from delegate.backend.aot import Claim, PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backend.asking import AskingBackend
 from delegate.backend.deviations import deviations_of
-from delegate.backend.inexact import PRODUCTS, Nan, collapsed_sizes, find_unrounded, returns_to_half
+from delegate.backend.inexact import PRODUCTS, Nan, collapse_sizes, find_unrounded, returns_to_half
 from delegate.backend.qdq import AFFINE, DECODES, QUANTIZE, RUN_TIME, is_known
 from delegate.backend.quantizable import QuantizationScheme
 from delegate.backend.region import ranges_of_sizes, shape_without, size_range
@@ -172,7 +172,7 @@ class OpenVinoBackend(AskingBackend):
     def preprocess(self, region: Region) -> PreprocessResult:
         refused = constants_of_zero(region) | find_unrounded(region) | unknown_sizes(region)
         refused |= extremes_of_infinity(region, EXTREMES, PASSING)
-        if refused := refused | collapsed_sizes(region, MEANS | PRODUCTS):
+        if refused := refused | collapse_sizes(region, MEANS | PRODUCTS):
             raise RegionRefused(refused)
         try:
             converted = to_openvino(region)

@@ -16,7 +16,7 @@ import openvino
 from openvino import opset13 as opset
 
 from delegate.backend.qdq import Array, Coded
-from delegate_openvino.executed import INTEGERS, executed_layers
+from delegate_openvino.executed import INTEGERS, list_executed_layers
 from delegate_openvino.settings import GROUPS, compile_model
 
 _TYPES = {  # bits, signed
@@ -97,7 +97,7 @@ def _is_right(inputs: int, block: int, bits: int, signed: bool) -> bool:
     for group in (0, *GROUPS):
         properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": group}
         compiled = compile_model(model, "CPU", properties)
-        layers = (layer for layer in executed_layers(compiled) if layer.kind == "FullyConnected")
+        layers = (layer for layer in list_executed_layers(compiled) if layer.kind == "FullyConnected")
         if not all(layer.precision in INTEGERS for layer in layers):
             return False
         for some in (rows[:1], rows):

@@ -25,7 +25,7 @@ class ExecutedLayer:
     operators: frozenset[str]
 
 
-def executed_layers(compiled: Any) -> list[ExecutedLayer]:
+def list_executed_layers(compiled: Any) -> list[ExecutedLayer]:
     """Return the layers of a compiled model, in the order of execution."""
     infos = [op.get_rt_info() for op in compiled.get_runtime_model().get_ordered_ops()]
     texts = ([i[key].astype(str) for key in ("layerType", "runtimePrecision", "originalLayersNames")] for i in infos)
@@ -40,6 +40,6 @@ def notes_on_floats(compiled: Any, quantized: Iterable[str]) -> Iterator[str]:
         quantized: the names of operators that read decoded integers.
     """
     names = frozenset(quantized)
-    layers = [layer for layer in executed_layers(compiled) if layer.operators & names and layer.kind != "Output"]
+    layers = [layer for layer in list_executed_layers(compiled) if layer.operators & names and layer.kind != "Output"]
     for kind, count in sorted(Counter(layer.kind for layer in layers if layer.precision not in INTEGERS).items()):
         yield f"computed in floats, not in integers: {kind}{f' ({count} times)' if count > 1 else ''}"

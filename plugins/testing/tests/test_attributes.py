@@ -50,7 +50,7 @@ EXPECTED: dict[str, dict[str, dict[str, int]]] = {
 }
 
 
-def _compared(backend: str, family: str, examples: int) -> tuple[Counter[str], Counter[str]]:
+def compare_samples(backend: str, family: str, examples: int) -> tuple[Counter[str], Counter[str]]:
     """Compare samples of a family with eager, and count their nodes.
 
     Returns:
@@ -60,13 +60,13 @@ def _compared(backend: str, family: str, examples: int) -> tuple[Counter[str], C
     found: Counter[str] = Counter()
     left: Counter[str] = Counter()
 
-    def observed(*args: Any, **kwargs: Any) -> None:
+    def observe(*args: Any, **kwargs: Any) -> None:
         program = check(*args, **kwargs)
         found.update(answers(program, backend))
         left.update(refused(program, backend))
 
     given, dynamic = BACKENDS.get(backend, backend), backend != "dsp"
-    comparison_property(family, given, TOLERANCE[backend], examples, dynamic=dynamic, check=observed)()
+    comparison_property(family, given, TOLERANCE[backend], examples, dynamic=dynamic, check=observe)()
     return found, left
 
 
@@ -74,7 +74,7 @@ def _compared(backend: str, family: str, examples: int) -> tuple[Counter[str], C
 @pytest.mark.parametrize(("backend", "family"), every(4, EXPECTED, ["pools", "pads", "programs"]))
 def test_devices(backend, family):
     require(backend)
-    found, left = _compared(backend, family, SAMPLES)
+    found, left = compare_samples(backend, family, SAMPLES)
     assert found == EXPECTED[backend][family], f"{backend} refuses {dict(left)}"
 
 
@@ -85,7 +85,7 @@ def test_devices(backend, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sweep(backend, examples, family):
     require(backend)
-    found, left = _compared(backend, family, int(os.environ.get("EXAMPLES", examples)))
+    found, left = compare_samples(backend, family, int(os.environ.get("EXAMPLES", examples)))
     assert found["runs"] > 0, f"{backend} refuses {dict(left)}"
 
 

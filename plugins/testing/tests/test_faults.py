@@ -106,7 +106,7 @@ def keeps(choose: Callable[[Any, Any], Any], *, reads: bool = False) -> type[Bac
     return type("KeepsRuntime", (Runtime,), {"init": lambda self, blob, specs: Keeps()})
 
 
-def fixed(reason: Reason) -> Callable[[Any, Any], Verdict]:
+def refuse(reason: Reason) -> Callable[[Any, Any], Verdict]:
     """The check of a backend that refuses dynamic sizes for a reason."""
 
     def check(self: Any, node: torch.fx.Node) -> Verdict:
@@ -146,7 +146,7 @@ FAULTS: dict[str, tuple[dict[str, Any], type[BackendRuntime], str, str]] = {
         {}, executes(lambda i, o: np.copyto(o[0], next(COUNTER))), SEVERAL, "two programs in two threads differ",
     ),
     "takes fixed sizes only, without saying so": (
-        {"check": fixed(Reason.OPERATOR)}, Runtime, DYNAMIC, "aten.add.Tensor: unsupported operator: it has no size",
+        {"check": refuse(Reason.OPERATOR)}, Runtime, DYNAMIC, "aten.add.Tensor: unsupported operator: it has no size",
     ),
     "writes to inputs": ({}, executes(lambda i, o: np.copyto(i[0], 1)), OUTPUTS, "read-only"),
     "forces inputs": ({}, executes(forces), OUTPUTS, "a call changed an input"),
@@ -166,7 +166,7 @@ def run(name: str, aot_half: type, runtime: type) -> None:
 
 def test_fixed_sizes_are_reported():
     with pytest.raises(pytest.skip.Exception, match=r"only: aten\.add\.Tensor: dynamic shape: it has no size"):
-        run(DYNAMIC, type("Fixed", (Adder,), {"check": fixed(Reason.DYNAMIC_SHAPE)}), Runtime)
+        run(DYNAMIC, type("Fixed", (Adder,), {"check": refuse(Reason.DYNAMIC_SHAPE)}), Runtime)
 
 
 def test_every_assertion_of_the_kit_has_words():

@@ -13,7 +13,7 @@ from delegate.compiled import CompiledProgram
 from tests.support.lowering import answers
 
 
-def compiled(function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any) -> Any:
+def compile_on(function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any) -> Any:
     """Return the compiled function; on XNNPACK if the options name no backends."""
     return torch.compile(function, backend=compile_graph, dynamic=dynamic, options={"backends": "xnnpack", **options})
 

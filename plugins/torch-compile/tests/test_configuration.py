@@ -19,7 +19,7 @@ from delegate.testing import assert_same
 from tests.support import zoo
 from tests.support.quantized import sqnr
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 T = torch.Tensor
 
@@ -36,8 +36,8 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
 
 
-def configured(module: nn.Module, **config: Any) -> Any:
-    return compiled(module, backends=None, config={"backends": ["xnnpack"], **config})
+def compile_with(module: nn.Module, **config: Any) -> Any:
+    return compile_on(module, backends=None, config={"backends": ["xnnpack"], **config})
 
 
 @pytest.mark.extended
@@ -47,7 +47,7 @@ def test_graphs_are_quantized(scheme: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32))
     torch._dynamo.reset()
     module, data = net(), {"calibration": str(tmp_path / "data.npz")} if scheme == "static_int8" else {}
-    run = configured(module, quantization={"scheme": scheme, **data})
+    run = compile_with(module, quantization={"scheme": scheme, **data})
     with torch.no_grad():
         for batch in (64,) if data else (4, 6, 3):
             x = torch.randn(batch, 64)
@@ -68,13 +68,13 @@ def test_graphs_are_quantized(scheme: str, tmp_path: Path) -> None:
 def test_keys_that_graphs_of_gradients_cannot_have(key: str, value: Any) -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match=f"ConfigError: {key}.*without gradients.*no_grad"):
-        configured(net(), **{key: value})(torch.randn(4, 64))
+        compile_with(net(), **{key: value})(torch.randn(4, 64))
 
 
 def test_weights_that_are_inputs_are_not_quantized() -> None:
     torch._dynamo.reset()
     config = {"backends": ["xnnpack"], "quantization": {"scheme": "dynamic_int8"}}
-    run = compiled(net(), backends=None, config=config, freeze=False)
+    run = compile_on(net(), backends=None, config=config, freeze=False)
     with torch.no_grad(), pytest.raises(Exception, match=r'ConfigError: quantization.*"freeze"'):
         run(torch.randn(4, 64))
 
@@ -98,9 +98,9 @@ def test_calibration_data_for_a_model_that_torch_splits(tmp_path: Path, lowered:
     section, x = {"scheme": "static_int8", "calibration": str(tmp_path / "data.npz")}, torch.randn(4, 64)
     with torch.no_grad():
         with pytest.raises(Exception, match=r"ConfigError: quantization.calibration.*splits the model.*dynamic scheme"):
-            configured(Split().eval(), quantization=section)(x)
+            compile_with(Split().eval(), quantization=section)(x)
         torch._dynamo.reset()
-        configured(Split().eval(), quantization={"scheme": "dynamic_int8"})(x)
+        compile_with(Split().eval(), quantization={"scheme": "dynamic_int8"})(x)
     assert len(lowered) == 2
 
 
@@ -128,7 +128,7 @@ def test_sections(name: str, lowered: Lowered, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     config, effect = SECTIONS[name]
     with torch.no_grad(), pytest.raises(Exception, match=effect) if isinstance(effect, str) else nullcontext():
-        configured(net(), **config)(torch.randn(4, 64))
+        compile_with(net(), **config)(torch.randn(4, 64))
     assert isinstance(effect, str) or effect(lowered[0])
 
 
@@ -146,7 +146,7 @@ class Dropping(nn.Module):
 def test_checkpoints_with_random_numbers_run_by_torch(lowered: Lowered) -> None:
     torch.manual_seed(0)
     module, x, messages = Dropping().train(), torch.randn(16, 8), []
-    for run in (torch.compile(module, backend="aot_eager"), compiled(module)):
+    for run in (torch.compile(module, backend="aot_eager"), compile_on(module)):
         torch._dynamo.reset()
         torch.manual_seed(1)
         module.zero_grad()

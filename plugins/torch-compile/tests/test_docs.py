@@ -16,7 +16,7 @@ def read_blocks(page: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def _register_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.backends import registry
 
     monkeypatch.setitem(registry._BACKENDS, "delegate", None)  # where this checkout is not the one installed

@@ -12,7 +12,7 @@ from torch._higher_order_ops.map import map as map_over
 
 from delegate.testing import assert_same
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 T = torch.Tensor
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own
@@ -41,7 +41,7 @@ class Statistics(nn.Module):
 )
 def test_statistics_change_as_in_eager(norm: Callable[..., T]) -> None:
     model, other = Statistics(norm), Statistics(norm)
-    run = compiled(model, backends=None)
+    run = compile_on(model, backends=None)
     with torch.no_grad():
         for number in range(3):
             x = torch.randn(2, 3, 5) * 3 + number
@@ -71,7 +71,7 @@ def test_checks_have_no_tokens(
     function: Callable[[T], T], requires_grad: bool, recwarn: pytest.WarningsRecorder, lowered: Lowered
 ) -> None:
     x = torch.tensor([[4.0, 1.0, 0.5], [1.0, 3.0, 0.25], [0.5, 0.25, 2.0]]).requires_grad_(requires_grad)
-    result = compiled(function)(x)
+    result = compile_on(function)(x)
     assert_same(result.detach(), function(x).detach(), 1e-4)
     if requires_grad:
         (mine,) = torch.autograd.grad(result.sum(), x)

@@ -18,7 +18,7 @@ import delegate
 from delegate.testing import assert_same
 from tests.support.sampling import every
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 T = torch.Tensor
 
@@ -80,11 +80,11 @@ def gives_twice(x: T) -> tuple[T, T]:
     return y, y[1:]
 
 
-def strided(x: T) -> T:
+def return_strided(x: T) -> T:
     return (x * 2).transpose(0, 1)
 
 
-def nested(x: T) -> dict[str, list[T]]:
+def return_nested(x: T) -> dict[str, list[T]]:
     return {"a": [x + 1, x.sum()], "b": [x > 0]}
 
 
@@ -114,7 +114,7 @@ def drops_nothing(x: T) -> T:
 
 FUNCTIONS: list[Callable[[T], object]] = [
     breaks, branches, writes, writes_through_a_view, writes_and_gives, gives_a_view, gives_its_input, gives_twice,
-    strided, nested, in_half, integers, nothing, complex_numbers, numbers_as_text, drops_nothing,
+    return_strided, return_nested, in_half, integers, nothing, complex_numbers, numbers_as_text, drops_nothing,
 ]  # fmt: skip
 
 # Function -> how many nodes of its graphs XNNPACK runs, and how many it refuses for each reason.
@@ -127,8 +127,8 @@ ON_XNNPACK: dict[Callable[[T], object], dict[str, int]] = {
     gives_a_view: {"too_small": 1},
     gives_its_input: {"too_small": 1},
     gives_twice: {"runs": 1, "border": 1},
-    strided: {"runs": 2},
-    nested: {"runs": 2, "operator": 1},
+    return_strided: {"runs": 2},
+    return_nested: {"runs": 2, "operator": 1},
     in_half: {"inaccurate": 1, "runs": 1},
     integers: {"operator": 1, "dtype": 1},
     nothing: {},
@@ -152,7 +152,7 @@ def assert_as_eager(actual: object, expected: object) -> None:
     ("function", "backends"), every(3, FUNCTIONS, ["xnnpack", []]), ids=lambda a: getattr(a, "__name__", str(a))
 )
 def test_functions(function: Callable[[T], object], backends: object, lowered: Lowered) -> None:
-    fast = compiled(function, backends=backends)
+    fast = compile_on(function, backends=backends)
     for seed in range(3):
         torch.manual_seed(seed)
         mine = torch.randn(4, 6)
@@ -172,7 +172,7 @@ def test_functions(function: Callable[[T], object], backends: object, lowered: L
 
 def test_a_network_is_one_partition_with_its_weights_inside(lowered: Lowered) -> None:
     net = Net().eval()
-    fast = compiled(net)
+    fast = compile_on(net)
     with torch.no_grad():
         for _ in range(3):
             x = image()
@@ -186,7 +186,7 @@ def test_a_network_is_one_partition_with_its_weights_inside(lowered: Lowered) ->
 def test_the_graph_is_that_of_an_export(lowered: Lowered) -> None:
     net = Net().eval()
     with torch.no_grad():
-        compiled(net)(image())
+        compile_on(net)(image())
     exported = delegate.to_backend(torch.export.export(net, (image(),)), "xnnpack")
     (program,) = lowered
     assert [n.op for n in program.report.nodes] == [n.op for n in exported.report.nodes]
@@ -197,7 +197,7 @@ def test_pins_by_module(lowered: Lowered) -> None:
     config = {"backends": ["xnnpack"], "partitioning": {"pins": {"head": "portable"}}}
     with torch.no_grad():
         x = image()
-        result = compiled(net, backends=None, config=config)(x)
+        result = compile_on(net, backends=None, config=config)(x)
         assert_same(result, net(x))
     assert {n.op for n in lowered[0].report.nodes if n.backend == "portable"} == {"aten.linear.default"}
 
@@ -214,7 +214,7 @@ CHANGES: dict[str, Callable[[Net], object]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_changed_weights_are_compiled_again(change: Callable[[Net], object], lowered: Lowered) -> None:
     net = Net().eval()
-    fast = compiled(net)
+    fast = compile_on(net)
     with torch.no_grad():
         for _ in range(6):
             x = image()
@@ -226,7 +226,7 @@ def test_changed_weights_are_compiled_again(change: Callable[[Net], object], low
 
 def test_weights_that_are_no_constants(lowered: Lowered) -> None:
     net = Net().eval()
-    fast = compiled(net, freeze=False)
+    fast = compile_on(net, freeze=False)
     with torch.no_grad():
         x = image()
         assert_as_eager(fast(x), net(x))
@@ -238,7 +238,7 @@ def test_weights_that_are_no_constants(lowered: Lowered) -> None:
 def test_training_mode_without_gradients_updates_statistics(lowered: Lowered) -> None:
     net = Net().train()
     other = copy.deepcopy(net)
-    fast = compiled(net)
+    fast = compile_on(net)
     with torch.no_grad():
         for _ in range(3):
             x = image()
@@ -251,7 +251,7 @@ def test_training_mode_without_gradients_updates_statistics(lowered: Lowered) ->
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_dynamic_sizes(dynamic: bool | None, lowered: Lowered) -> None:
     net = Net().eval()
-    fast = compiled(net, dynamic=dynamic)
+    fast = compile_on(net, dynamic=dynamic)
     with torch.no_grad():
         for batch in (2, 3, 5, 7, 4, 2):
             x = image(batch)
@@ -261,7 +261,7 @@ def test_dynamic_sizes(dynamic: bool | None, lowered: Lowered) -> None:
 
 
 def test_sizes_that_are_numbers(lowered: Lowered) -> None:
-    fast = compiled(lambda x, n: (x.repeat(n, 1) * n, x.shape[0] * n), dynamic=True)
+    fast = compile_on(lambda x, n: (x.repeat(n, 1) * n, x.shape[0] * n), dynamic=True)
     for rows, n in ((2, 3), (4, 5), (3, 2)):
         x = torch.randn(rows, 4)
         result, number = fast(x, n)
@@ -275,7 +275,7 @@ def test_several_inputs_that_share_memory(lowered: Lowered) -> None:
         x.add_(1)
         return x + y
 
-    fast = compiled(add)
+    fast = compile_on(add)
     for _ in range(2):
         mine, theirs = torch.ones(6), torch.ones(6)
         assert_as_eager(fast(mine[:4], mine[2:]), add(theirs[:4], theirs[2:]))
@@ -288,14 +288,14 @@ def test_compiling_again_after_a_reset(lowered: Lowered) -> None:
     x = image()
     for _ in range(3):
         with torch.no_grad():
-            assert_same(compiled(net)(x), net(x))
+            assert_same(compile_on(net)(x), net(x))
         torch._dynamo.reset()
     assert lowered.backends == {"xnnpack"}
 
 
 def test_a_factorization_that_may_fail_runs_in_training(lowered: Lowered) -> None:
     a, b = (torch.eye(3) * 2).requires_grad_(), torch.ones(3, 1)
-    assert_same(compiled(torch.linalg.solve)(a, b), b / 2)
+    assert_same(compile_on(torch.linalg.solve)(a, b), b / 2)
     assert lowered.backends == {"portable"}
 
 
@@ -318,7 +318,7 @@ def test_an_operator_that_only_torch_runs(lowered: Lowered) -> None:
     with pytest.warns(
         RuntimeWarning, match=r"torch runs a graph that cannot be lowered: .*delegate_tests.without_kernel"
     ):
-        result = compiled(lambda x: without_kernel(x) + 1, kernels="portable")(x)
+        result = compile_on(lambda x: without_kernel(x) + 1, kernels="portable")(x)
     assert_same(result, x * 3 + 1)
 
 
@@ -328,7 +328,7 @@ def test_an_operator_that_only_torch_runs(lowered: Lowered) -> None:
 )
 def test_wrong_options_are_errors(options: dict[str, object], message: str) -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):
-        compiled(nn.ReLU(), **options)(torch.ones(2))
+        compile_on(nn.ReLU(), **options)(torch.ones(2))
 
 
 SCRIPT = """
@@ -340,7 +340,7 @@ model = torch.nn.Linear(4, 2).eval()
 compiled = torch.compile(model, backend="delegate", options={{"config": config}})
 x = torch.randn(3, 4)
 with torch.no_grad():
-    assert_same(compiled(x), model(x), 1e-6)
+    assert_same(compile_on(x), model(x), 1e-6)
 assert "delegate" in torch._dynamo.list_backends()
 """
 

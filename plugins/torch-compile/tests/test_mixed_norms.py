@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from delegate.testing import assert_same
 from tests.support.sampling import every
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 T = torch.Tensor
 
@@ -83,7 +83,7 @@ def test_as_in_eager(name: str, dtype: torch.dtype, autocast: bool, training: bo
     reference_net = make().train(training)
     reference_net = reference_net if autocast else reference_net.to(dtype)
     reference_net.load_state_dict(net.state_dict())
-    mine = run(net, compiled(net), x, dtype, autocast)
+    mine = run(net, compile_on(net), x, dtype, autocast)
     reference = run(reference_net, reference_net, x, dtype, autocast)
     largest = max(float(value.double().norm()) for value in reference)
     for a, b in zip(mine, reference, strict=True):

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from delegate.testing import assert_same
 from tests.support.sampling import every
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 F = nn.functional
 T = torch.Tensor
@@ -58,12 +58,12 @@ class Tied(nn.Module):
         return self.out(self.table(ids).cumsum(1))
 
 
-def grouped(net: nn.ModuleDict, x: T) -> T:
+def attend_in_groups(net: nn.ModuleDict, x: T) -> T:
     q, k, v = (x.unflatten(-1, (-1, 4)).transpose(1, 2) for x in net["qkv"](x).split((16, 8, 8), -1))
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3, enable_gqa=True).flatten(2)
 
 
-def masked(net: nn.ModuleDict, x: T) -> T:
+def attend_with_mask(net: nn.ModuleDict, x: T) -> T:
     q, k, v = (x.unflatten(-1, (2, 4)).transpose(1, 2) for x in net["qkv"](x).chunk(3, -1))
     return F.scaled_dot_product_attention(q, k, v, torch.eye(x.shape[1], dtype=torch.bool)).flatten(2)
 
@@ -84,8 +84,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[Any]]] = {
     "a buffer and a list": (Counting, [r(4, 8), r(5, 8), r(6, 8), r(1, 8)]),
     "lstm": (lambda: Of(lambda net, x: net["lstm"](x)[0][:, -1], lstm=nn.LSTM(8, 8)), [r(2, 5, 8), r(3, 7, 8)]),
     "encoder": (encoder, [r(2, 5, 8), r(3, 6, 8), r(1, 1, 8)]),
-    "grouped attention": (lambda: Of(grouped, qkv=nn.Linear(8, 32)), [r(2, 5, 8), r(3, 6, 8)]),
-    "masked attention": (lambda: Of(masked, qkv=nn.Linear(8, 24)), [r(2, 5, 8), r(3, 6, 8)]),
+    "grouped attention": (lambda: Of(attend_in_groups, qkv=nn.Linear(8, 32)), [r(2, 5, 8), r(3, 6, 8)]),
+    "masked attention": (lambda: Of(attend_with_mask, qkv=nn.Linear(8, 24)), [r(2, 5, 8), r(3, 6, 8)]),
     "batch norm": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         [r(2, 3, 8, 8), r(3, 3, 9, 9), r(2, 3, 8, 8).to(memory_format=torch.channels_last)],
@@ -147,7 +147,7 @@ def test_as_in_eager(name: str, trains: bool, lowered: Lowered) -> None:
     make, inputs = CASES[name]
     eager = make().train(trains)
     other = copy.deepcopy(eager)
-    ours = compiled(other)
+    ours = compile_on(other)
     for args_pair in [*inputs, inputs[0]]:
         args = copy.deepcopy(args_pair), copy.deepcopy(args_pair)
         with torch.set_grad_enabled(trains):

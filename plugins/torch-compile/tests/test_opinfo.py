@@ -12,7 +12,7 @@ from delegate.testing import assert_same
 from tests.support.opinfo import database
 from tests.support.sampling import every
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 SOME = [
     "addmm", "amax", "atan2", "bmm", "cat", "clamp", "cumsum", "diagonal", "expand", "fft.rfft", "gather", "index_put",
@@ -59,7 +59,7 @@ def test_as_in_eager(entries: list[Any], name: str, lowered: Lowered, recwarn: p
         function, inputs = as_function(entry, sample)
         reference = run(function, sample, inputs)
         lowered.clear()
-        assert_same(run(compiled(function), sample, inputs), reference, 2e-4, at_least=0.1)
+        assert_same(run(compile_on(function), sample, inputs), reference, 2e-4, at_least=0.1)
         assert lowered, entry.formatted_name
     assert not [w for w in recwarn if str(w.message).startswith("torch runs a graph")]
 

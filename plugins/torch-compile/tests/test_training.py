@@ -13,7 +13,7 @@ from torch import nn
 from delegate.testing import assert_same
 from tests.support.sampling import every
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 T = torch.Tensor
 F = nn.functional
@@ -73,7 +73,7 @@ def test_gradients(name: str, backends: object, lowered: Lowered) -> None:
     make, shape = NETWORKS[name]
     net = make().train()
     other = copy.deepcopy(net)
-    fast = compiled(net, backends=backends)
+    fast = compile_on(net, backends=backends)
     for _ in range(2):
         x = torch.randn(shape)
         for mine, theirs in zip(gradients(net, fast, x), gradients(other, other, x), strict=True):
@@ -88,7 +88,7 @@ def test_gradients(name: str, backends: object, lowered: Lowered) -> None:
 def test_dynamic_batches(lowered: Lowered) -> None:
     torch.manual_seed(0)
     net = block(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    fast = compiled(net, dynamic=True)
+    fast = compile_on(net, dynamic=True)
     for rows in (2, 5, 3, 8):
         x = torch.randn(rows, 6)
         for mine, theirs in zip(gradients(net, fast, x), gradients(net, net, x), strict=True):
@@ -101,7 +101,7 @@ def test_some_parameters_are_frozen(lowered: Lowered) -> None:
     torch.manual_seed(0)
     net = block(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     net[0].requires_grad_(False)
-    fast = compiled(net)
+    fast = compile_on(net)
     x = torch.randn(4, 6)
     fast(x).sum().backward()
     mine = net[2].weight.grad.clone()
@@ -115,7 +115,7 @@ def test_some_parameters_are_frozen(lowered: Lowered) -> None:
 def test_the_same_module_trains_and_infers(lowered: Lowered) -> None:
     torch.manual_seed(0)
     net = block(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    fast = compiled(net)
+    fast = compile_on(net)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(3):
         x = torch.randn(4, 6)
@@ -131,14 +131,14 @@ def test_dropout_keeps_its_mask(lowered: Lowered) -> None:
     torch.manual_seed(0)
     net = nn.Dropout(0.5)
     x = torch.ones(1000, requires_grad=True)
-    y = compiled(net)(x)
+    y = compile_on(net)(x)
     y.sum().backward()
     assert_same(x.grad, y)
     assert 300 < int((y == 0).sum()) < 700
     assert lowered.backends == {"xnnpack", "portable"}
 
 
-def learned(net: nn.Module, forward: Callable[[T], T], images: T, labels: T) -> list[float]:
+def train(net: nn.Module, forward: Callable[[T], T], images: T, labels: T) -> list[float]:
     torch.manual_seed(1)
     optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
     losses = []
@@ -163,8 +163,8 @@ def test_the_digits_network_learns_as_in_eager(monkeypatch: pytest.MonkeyPatch, 
     torch.manual_seed(0)
     eager = DigitsNet().train()
     net = copy.deepcopy(eager)
-    mine = learned(net, compiled(net), images, labels)
-    theirs = learned(eager, eager, images, labels)
+    mine = train(net, compile_on(net), images, labels)
+    theirs = train(eager, eager, images, labels)
     assert_same(mine, theirs, 1e-2, at_least=1.0)  # 3.3e-3 is measured: the steps of training enlarge differences
     right = [(m.eval()(held_out).argmax(1) == held_out_labels).float().mean().item() for m in (net, eager)]
     assert right[0] > 0.9
@@ -175,12 +175,12 @@ def test_the_digits_network_learns_as_in_eager(monkeypatch: pytest.MonkeyPatch, 
 def test_an_operator_without_gradients_is_named() -> None:
     x = torch.rand(4, requires_grad=True)
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"not autograd-safe ATen.*aten\.heaviside"):
-        compiled(lambda x: torch.heaviside(x * 2, x))(x).sum().backward()
+        compile_on(lambda x: torch.heaviside(x * 2, x))(x).sum().backward()
 
 
 def test_such_an_operator_on_what_needs_no_gradients(lowered: Lowered) -> None:
     x, weight = torch.rand(4), torch.rand(4, requires_grad=True)
-    y = compiled(lambda x, w: torch.heaviside(x, x) * w)(x, weight)
+    y = compile_on(lambda x, w: torch.heaviside(x, x) * w)(x, weight)
     y.sum().backward()
     assert_same(weight.grad, torch.heaviside(x, x))
     assert lowered.backends == {"xnnpack", "portable"}

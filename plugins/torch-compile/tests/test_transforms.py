@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from delegate.testing import assert_same
 from tests.support.sampling import every
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 from .transforms import CASES, energy
 
 _FROM_TORCH_ITSELF = (
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore:{words}") for words in _FROM_T
 def compare(name: str, mode: AbstractContextManager[object], dynamic: bool) -> None:
     """Compare a case with eager on one number of rows, or on two if the sizes are dynamic."""
     torch.manual_seed(0)
-    fast = compiled(CASES[name], dynamic=dynamic)
+    fast = compile_on(CASES[name], dynamic=dynamic)
     for rows in (4, 5) if dynamic else (4,):
         x = torch.randn(rows, 6)
         with mode:
@@ -70,7 +70,7 @@ def test_composites_are_preserved_in_vmap(lowered: Lowered) -> None:
 
     x = torch.randn(4, 6)
     with torch.no_grad():
-        assert_same(compiled(function)(x), function(x))
+        assert_same(compile_on(function)(x), function(x))
     assert "aten.linear.default" in {node.op for program in lowered for node in program.report.nodes}
 
 
@@ -79,7 +79,7 @@ def test_after_a_failure(lowered: Lowered) -> None:
     """A function that torch cannot differentiate leaves nothing behind."""
     x = torch.randn(4, 6)
     with torch.no_grad(), pytest.raises(NotImplementedError, match="forward AD"):
-        compiled(torch.func.hessian(energy))(x)
+        compile_on(torch.func.hessian(energy))(x)
     torch._dynamo.reset()
     for name in ("jvp", "jacfwd", "hessian", "grad"):
         compare(name, torch.no_grad(), dynamic=False)

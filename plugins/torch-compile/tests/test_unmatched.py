@@ -12,7 +12,7 @@ from torch import nn
 
 from delegate.testing import assert_same
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 
 class Whole(nn.Module):
@@ -73,7 +73,7 @@ def test_one_warning(
 ) -> None:
     torch.manual_seed(0)
     module, x = kind(), torch.randn(3, 8)
-    run = compiled(module, backends=None, config={"backends": ["xnnpack"], "partitioning": partitioning})
+    run = compile_on(module, backends=None, config={"backends": ["xnnpack"], "partitioning": partitioning})
     with torch.set_grad_enabled(gradients):
         for texts in expected:
             with warnings.catch_warnings(record=True) as caught:
@@ -90,4 +90,4 @@ def test_other_options_have_their_own_warning() -> None:
     for _ in range(2):
         torch._dynamo.reset()
         with torch.no_grad(), pytest.warns(RuntimeWarning, match=MODULE_TEXT.format(ONE)):
-            compiled(Whole(), backends=None, config={"backends": ["xnnpack"], "partitioning": MODULE})(x)
+            compile_on(Whole(), backends=None, config={"backends": ["xnnpack"], "partitioning": MODULE})(x)

@@ -10,7 +10,7 @@ from delegate.testing import assert_same
 from tests.support import zoo
 from tests.support.sampling import only
 
-from .compiling import Lowered, compiled
+from .compiling import Lowered, compile_on
 
 # Beside the networks of the benchmark, others of torchvision.
 MORE = (
@@ -33,7 +33,7 @@ def build(name: str) -> tuple[torch.nn.Module, zoo.Inputs]:
 def test_inference(name: str, lowered: Lowered) -> None:
     net, inputs = build(name)
     with zoo.libraries(), torch.no_grad():
-        actual, expected = compiled(net)(*inputs), net(*inputs)
+        actual, expected = compile_on(net)(*inputs), net(*inputs)
     actual, expected = (pytree.tree_leaves(dict(v) if hasattr(v, "keys") else v) for v in (actual, expected))
     assert_same(actual, expected, zoo.tolerance(name))
     (program,) = lowered

@@ -211,7 +211,7 @@ def custom_function_without_gradients(x: T) -> T:
     return F.linear(Cube.apply(x), MLP[0].weight)
 
 
-def detached(x: T) -> T:
+def detach_inside(x: T) -> T:
     return func.grad(lambda a: (a.detach() * F.linear(a, MLP[0].weight).sum(-1, keepdim=True)).sum())(x)
 
 
@@ -230,6 +230,6 @@ CASES: dict[str, Callable[[T], Any]] = {
         grad, grad_and_value, grad_of_two, grad_with_aux, grad_of_grad, vmap, vmap_of_grad, vmap_of_chunks,
         grad_of_vmap, vjp, jvp, jacrev, jacfwd, hessian, linearize, forward_mode, grad_in_a_branch, meta_learning,
         gradients_of_each_sample, forces, set_grad_enabled, grad_of_weights, backward, functional_vjp, factory, hook,
-        gradients_enabled, custom_function, custom_function_without_gradients, detached, without_gradients_inside,
+        gradients_enabled, custom_function, custom_function_without_gradients, detach_inside, without_gradients_inside,
     )
 }  # fmt: skip

@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from delegate.backend import aot
 from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
-from delegate.backend.inexact import PRODUCTS, Nan, collapsed_sizes, find_unrounded, note_of
+from delegate.backend.inexact import PRODUCTS, Nan, collapse_sizes, find_unrounded, note_of
 from delegate.backend.lowering import LoweringTable, TableBackend, normal_numbers
 from delegate.backend.qdq import DECODES, Coded, coded
 from delegate.backend.quantizable import INT4_WEIGHT, INT8, INT8_WEIGHT, TABLES, QuantizationScheme
@@ -92,7 +92,7 @@ class XnnpackBackend(TableBackend):
         return SCHEMES
 
     def preprocess(self, region: Region) -> PreprocessResult:
-        if refused_nodes := find_unrounded(region) | collapsed_sizes(region, PRODUCTS):
+        if refused_nodes := find_unrounded(region) | collapse_sizes(region, PRODUCTS):
             raise RegionRefused(refused_nodes)
         builder = self._lower_region(region)
         try:

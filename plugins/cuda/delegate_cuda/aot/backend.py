@@ -14,7 +14,7 @@ from torch.fx import Node
 from delegate.backend import aot
 from delegate.backend.aot import PreprocessResult, Region, RegionRefused
 from delegate.backend.exported import exported_program
-from delegate.backend.inexact import Nan, collapsed_sizes
+from delegate.backend.inexact import Nan, collapse_sizes
 from delegate.backend.lowering import TableBackend
 from delegate.edge.build import raw_bytes
 from delegate.edge.node import dtype_of, symbolic_numbers, tensor
@@ -104,7 +104,7 @@ class CudaBackend(TableBackend):
         target = replace(target, tf32=self.options.precision == rounding.TF32)
         _require_tf32(target)
         _require_known_sizes(region)
-        if refused := constants_of_zero(region) | collapsed_sizes(region):
+        if refused := constants_of_zero(region) | collapse_sizes(region):
             raise RegionRefused(refused)
         precision, region = self.options.precision, with_transposed_weights(region)
         region = replace(region, constants={n: _round(n, v, precision) for n, v in region.constants.items()})

@@ -82,7 +82,7 @@ class ChatFormat:
         return before + clean(message) + self.after_user
 
 
-def stored_bytes(program: Context, name: str, most: int) -> bytes:
+def count_stored_bytes(program: Context, name: str, most: int) -> bytes:
     """Return the bytes that a method without inputs returns.
 
     Raises:
@@ -106,7 +106,7 @@ def read_about(program: Context) -> Mapping[str, Any]:
         ProgramError: it is not a description, a value is out of range, or the program is not as described.
     """
     try:
-        about = _ABOUT.check(json.loads(stored_bytes(program, "about", _MOST_BYTES)), "")
+        about = _ABOUT.check(json.loads(count_stored_bytes(program, "about", _MOST_BYTES)), "")
     except (ValueError, RecursionError) as error:
         raise ProgramError(f"method about does not describe a language model, {fault(error)}") from error
     described = {(about["conversations"], about["context"])}

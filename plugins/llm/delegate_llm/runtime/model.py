@@ -13,7 +13,7 @@ import numpy as np
 from delegate.errors import DelegateError, InputError, ProgramError
 from delegate.runtime.context import Context
 from delegate.runtime.loaded import LoadedProgram, load
-from delegate_llm.runtime.about import ChatFormat, read_about, stored_bytes
+from delegate_llm.runtime.about import ChatFormat, count_stored_bytes, read_about
 from delegate_llm.runtime.adapter import Adapter, read_adapter
 from delegate_llm.runtime.sampling import Array, Sampler
 from delegate_llm.runtime.tokenizer import Tokenizer
@@ -67,7 +67,7 @@ class Model:
         if "tokenizer" not in self.program.methods:
             return None
         try:
-            return Tokenizer(stored_bytes(self.program, "tokenizer", MOST_BYTES), self.about["vocabulary"])
+            return Tokenizer(count_stored_bytes(self.program, "tokenizer", MOST_BYTES), self.about["vocabulary"])
         except ProgramError as error:
             raise ProgramError(error.what, where=self._where, remedy=_EXPORT) from error
 

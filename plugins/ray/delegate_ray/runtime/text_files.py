@@ -135,7 +135,7 @@ class Csv(_Text):
             error = ValueError(f"the line has {len(record)} values, and the header {len(names)}")
             values = dict(zip(names, record, strict=False)) if len(record) == len(names) else {}
             for name in columns:
-                table[name].append(checked_text(values[name]) if name in values else error)
+                table[name].append(check_text(values[name]) if name in values else error)
         return table
 
 
@@ -150,7 +150,7 @@ def _parse_csv(data: bytes) -> Iterator[list[str]]:
         csv.field_size_limit(limit)
 
 
-def checked_text(text: str) -> str | ValueError:
+def check_text(text: str) -> str | ValueError:
     """Return a text that can be UTF-8, or an error."""
     try:
         text.encode()

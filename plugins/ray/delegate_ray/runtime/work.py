@@ -21,7 +21,7 @@ from delegate_ray.runtime.job import ROW, Finished, Job
 from delegate_ray.runtime.parts import FIRST, Batch, Part
 from delegate_ray.runtime.predictor import ERROR
 from delegate_ray.runtime.rows import RowRunner
-from delegate_ray.runtime.text_files import checked_text
+from delegate_ray.runtime.text_files import check_text
 
 _AHEAD = 2  # batches that are read before they are needed
 _GROUP = 1 << 23  # bytes of a row group in an output file, which are in memory until they are written
@@ -171,7 +171,7 @@ def _kept_array(column: Any, name: str, path: str) -> pa.Array:
 def _text(cell: Any) -> str | Exception | None:
     if cell is None or isinstance(cell, Exception):
         return cell
-    return checked_text(cell if isinstance(cell, str) else json.dumps(cell))
+    return check_text(cell if isinstance(cell, str) else json.dumps(cell))
 
 
 def _ahead(batches: Iterator[Batch]) -> Generator[Batch]:

@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from delegate.backend.aot import PreprocessResult, Region, RegionFailed, RegionRefused, Reproduction
 from delegate.backend.exported import exported_program
-from delegate.backend.inexact import collapsed_sizes
+from delegate.backend.inexact import collapse_sizes
 from delegate.backend.lowering import LoweringTable, TableBackend
 from delegate.edge.node import tensor
 from delegate.verdict import Reason, Verdict, no
@@ -63,7 +63,7 @@ class OnnxBackend(TableBackend):
     wheel: str  # the distribution of the provider's library, whose module has its name with "_"; empty if built in
     own_paths: ClassVar[Mapping[str, str]] = MappingProxyType({})  # provider's option -> a call in that module
     space: ClassVar[str] = ""  # of `PreprocessResult`
-    wrong_if_empty: ClassVar[Set[str] | None] = MEANS  # see `collapsed_sizes`
+    wrong_if_empty: ClassVar[Set[str] | None] = MEANS  # see `collapse_sizes`
 
     @classmethod
     def conditions(cls, op: str) -> tuple[str, ...] | None:
@@ -84,7 +84,7 @@ class OnnxBackend(TableBackend):
 
     def preprocess(self, region: Region) -> PreprocessResult:
         refused = find_large_biases(region) | find_cut_off_zero_points(region) | constants_of_zero(region)
-        if refused := refused | collapsed_sizes(region, self.wrong_if_empty):
+        if refused := refused | collapse_sizes(region, self.wrong_if_empty):
             raise RegionRefused(refused)
         exported = to_onnx(exported_program(sums_in_stages(region)), self.table)
         if may_hold_code(exported.model.graph):  # the runtime part would refuse it
