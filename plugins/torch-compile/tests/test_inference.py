@@ -340,7 +340,7 @@ model = torch.nn.Linear(4, 2).eval()
 compiled = torch.compile(model, backend="delegate", options={{"config": config}})
 x = torch.randn(3, 4)
 with torch.no_grad():
-    assert_same(compile_on(x), model(x), 1e-6)
+    assert_same(compiled(x), model(x), 1e-6)
 assert "delegate" in torch._dynamo.list_backends()
 """
 
