@@ -49,6 +49,7 @@ _IGNORED = frozenset({
 })  # fmt: skip
 _IGNORED_PREFIXES = ("SSH_", "PYTEST_", "TERM_", "VSCODE_", "GIT_", "JPY_", "XDG_SESSION_")
 _USAGE_DATA = ("TELEMETRY", "USAGE_STATS")  # variables that `delegate.usage_data.opt_out` sets in some processes
+_IN_MEMORY: dict[str, dict[str, Any]] = {}  # answers if the cache on disk is off
 
 
 class Answer(NamedTuple):
@@ -88,12 +89,14 @@ class Prober:
         sources = [tuple(_sources(path.partition(":")[0])) for path in paths]
         key_parts = (_FORMAT, question, tuple(plugin), tuple(paths), self._surroundings, sources)
         key = hashlib.sha256(repr(key_parts).encode(errors="surrogatepass")).hexdigest()
-        if self._store is not None and not (refresh or self._refresh):
-            cached = self._store.read(key, _read_answer)
+        if not (refresh or self._refresh):
+            cached = _IN_MEMORY.get(key) if self._store is None else self._store.read(key, _read_answer)
             if cached is not None:
                 return Answer(cached, cached=True)
         data = _ask(plugin, question)
-        if self._store is not None:
+        if self._store is None:
+            _IN_MEMORY[key] = data
+        else:
             self._store.put(key, {"time": time.time(), "answer": data}, [])
         return Answer(data, cached=False)
 

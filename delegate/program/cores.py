@@ -1,4 +1,4 @@
-"""How many cores this process may use: its affinity mask, and the quotas of its control groups (cgroup v2).
+"""How many cores this process may use: its affinity mask, and the quotas of its control groups (cgroup v1 and v2).
 
 Also work in another thread, because importing `concurrent.futures`, and `logging` with it, would slow down loading.
 """
@@ -8,9 +8,14 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Generic, TypeVar
+
+# The kind of a mounted hierarchy -> its files with a quota of CPU time and its period, in microseconds.
+# https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/scheduler/sched-bwc.html
+_QUOTAS = {"cgroup2": ("cpu.max",), "cgroup": ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+_UNLIMITED = ("max", "-1")
 
 
 def cores() -> int:
@@ -51,32 +56,37 @@ def cpu_quota(process: str = "/proc/self") -> float:
     """
     try:
         with open(f"{process}/cgroup") as groups, open(f"{process}/mountinfo") as mounts:
-            paths = [line.rstrip("\n")[3:] for line in groups if line.startswith("0::")]
-            folders = [folder for path in paths for folder in _folders(path, mounts)]
+            rows = (line.rstrip("\n").split(":", 2) for line in groups)  # "4:cpu,cpuacct:/a/b" of v1, "0::/a/b" of v2
+            paths = {name: path for _, names, path in rows for name in names.split(",")}
+            folders = [*_folders(paths, mounts)]
     except OSError:  # not Linux
         return math.inf
-    return min(map(_quota, folders), default=math.inf)
+    return min((_quota(kind, folder) for kind, folder in folders), default=math.inf)
 
 
-def _folders(path: str, mounts: Iterable[str]) -> Iterator[str]:
-    """Yield the folder of the control group of a path, and its ancestors."""
-    for mount in mounts:  # "36 35 98:0 /root /mount/point rw - cgroup2 cgroup rw"
+def _folders(paths: dict[str, str], mounts: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Yield the kind and folder of each control group with CPU quotas: the process's own one and its ancestors."""
+    for mount in mounts:  # "36 35 98:0 /root /mount/point rw - cgroup cgroup rw,cpu"
         start, _, end = mount.partition(" - ")
-        root, point = start.split(" ")[3:5]
-        if end.split()[0] == "cgroup2":
-            inner = os.path.relpath(path, root)
-            names = [] if inner.startswith(".") else inner.split("/")
-            yield from ("/".join((point, *names[:depth])) for depth in range(len(names) + 1))
+        (root, point), (kind, *_, options) = start.split(" ")[3:5], end.split()
+        controller = {"cgroup": "cpu", "cgroup2": ""}.get(kind)
+        if controller not in paths or (controller and controller not in options.split(",")):
+            continue
+        inner = os.path.relpath(paths[controller], root)
+        names = [] if inner.startswith(".") else inner.split("/")
+        for depth in range(len(names) + 1):
+            yield kind, "/".join((point, *names[:depth]))
 
 
-def _quota(folder: str) -> float:
-    """Return the quota in cpu.max, microseconds in a period: https://docs.kernel.org/admin-guide/cgroup-v2.html."""
-    try:
-        with open(f"{folder}/cpu.max") as file:
-            quota, period = file.read().split()
-    except OSError:  # the root has none
-        return math.inf
-    return math.inf if quota == "max" else int(quota) / int(period)
+def _quota(kind: str, folder: str) -> float:
+    texts = []
+    for name in _QUOTAS[kind]:
+        try:
+            with open(f"{folder}/{name}") as file:
+                texts += file.read().split()
+        except OSError:  # the root has none
+            return math.inf
+    return math.inf if texts[0] in _UNLIMITED else int(texts[0]) / int(texts[1])
 
 
 T = TypeVar("T")

@@ -183,7 +183,7 @@ def test_which_plan_is_taken(compiler: Compiler, name: str) -> None:
     measured = rows(chosen)
     assert set(table) <= set(measured)
     assert measured[chosen.placement.chosen].against is None
-    assert all(measured[n].against.ratio > 0.9 for n in table if n != chosen.placement.chosen)
+    assert min(measured[n].against.ratio for n in table if n != chosen.placement.chosen) > 0.9
 
 
 @pytest.mark.parametrize("seed", range(4))

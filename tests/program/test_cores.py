@@ -1,4 +1,4 @@
-"""Quotas of control groups, as the kernel shows them, also from inside a container."""
+"""Quotas of control groups, as the kernel shows them in each version and from inside a container."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from delegate.program import cores as module
 from delegate.program.cores import cores, cpu_quota, library_threads
+
+V1 = {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}
 
 # The process's groups, its mounts as (root, point, "kind options"), files by folder, and the quota.
 CASES: Mapping[str, tuple[str, list[tuple[str, str, str]], Mapping[str, Mapping[str, str]], float]] = {
@@ -24,11 +26,20 @@ CASES: Mapping[str, tuple[str, list[tuple[str, str, str]], Mapping[str, Mapping[
         "0::/docker/1/b", [("/docker/1", "", "cgroup2 rw")], {"b": {"cpu.max": "30000 10000"}}, 3,
     ),
     "v2, a path outside of the namespace": ("0::/../x", [("/", "", "cgroup2 rw")], {"": {"cpu.max": "9 3"}}, 3),
-    "v1 beside v2": (
-        "1:cpu:/a\n0::/a", [("/", "one", "cgroup rw,cpu"), ("/", "two", "cgroup2 rw")],
-        {"one/a": {"cpu.cfs_quota_us": "1"}, "two/a": {"cpu.max": "300000 100000"}}, 3,
+    "v1": (
+        "4:cpu,cpuacct:/a\n3:memory:/m\n0::/",
+        [("/", "", "cgroup rw,cpu,cpuacct"), ("/", "memory", "cgroup rw,memory")],
+        {"a": {**V1, "cpu.cfs_quota_us": "250000"}}, 2.5,
     ),
-    "no v2": ("3:memory:/m", [("/", "", "cgroup rw,memory")], {}, math.inf),
+    "v1 without a quota": ("1:cpu:/a", [("/", "", "cgroup rw,cpu")], {"a": V1}, math.inf),
+    "v1, a container's mount": (
+        "1:cpu:/docker/1", [("/docker/1", "", "cgroup rw,cpu")], {"": {**V1, "cpu.cfs_quota_us": "100000"}}, 1,
+    ),
+    "both, the CPU in v1": (
+        "1:cpu:/a\n0::/a", [("/", "one", "cgroup rw,cpu"), ("/", "two", "cgroup2 rw")],
+        {"one/a": {**V1, "cpu.cfs_quota_us": "300000"}, "two/a": {}}, 3,
+    ),
+    "no CPU controller": ("3:memory:/m", [("/", "", "cgroup rw,memory")], {}, math.inf),
 }  # fmt: skip
 
 
