@@ -33,6 +33,7 @@ from delegate.verdict import YES, Reason, Verdict, no
 JUMPS = {"aten.ceil.default": "CEIL", "aten.floor.default": "FLOOR", "aten.round.default": "ROUND"}
 Formula = Callable[[RegionBuilder, Operand], Operand]
 
+_SHORT_ROW = 4  # elements in a row
 EXTREMES = ("MAXIMUM", "MINIMUM")
 _TABLES = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 BINARY = {
@@ -112,11 +113,30 @@ def expand_rank(builder: RegionBuilder, x: Operand, rank: int, order: Order) -> 
 
 
 def emit_broadcast(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
-    """Emit a binary operator on two nodes or numbers, in the order that moves the fewest elements."""
+    """Emit a binary operator on two nodes or numbers, in the order that moves the fewest elements.
+
+    XNNPACK computes the elements in a row until an operand begins or ends to be broadcast. With three channels last, as
+    images have them, and a number for each, such rows are so short that changing the order takes less time.
+    """
     shape = shape_of(node)
-    order = common_order(builder, arguments, len(shape))
+    order, plain = common_order(builder, arguments, len(shape)), layout.row_major(len(shape))
+    if _row_length(arguments, shape, order) <= _SHORT_ROW < _row_length(arguments, shape, plain):
+        order = plain
     operands = broadcast_operands(builder, arguments, len(shape), order)
     return builder.emit(name, operands, shape, order, _TABLES.get(name, ""))
+
+
+def _row_length(arguments: Sequence[Any], shape: Sequence[Any], order: Order) -> int:
+    """Return the number of elements, from the last dimension on, over which each operand is broadcast or is not."""
+    shapes = [shape_of(x) if isinstance(x, Node) else x.shape for x in arguments if isinstance(x, Node | Operand)]
+    length, first = 1, None
+    for dim in reversed([d for d in order if not layout.is_one(shape[d])]):
+        is_broadcast = [dim < len(shape) - len(s) or layout.is_one(s[dim - len(shape)]) for s in shapes]
+        first = first or is_broadcast
+        if is_broadcast != first:
+            break
+        length *= example(shape[dim])
+    return length
 
 
 def extreme(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
