@@ -12,7 +12,6 @@ import os
 import re
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -23,7 +22,6 @@ from delegate.errors import DelegateError, PartitionError
 PathLike = str | os.PathLike[str]
 
 _TEMPORARY = re.compile(r"\.delegate-[0-9a-f]{16}\.tmp")
-_STALE = 24 * 3600  # seconds without a write, after which a temporary file belongs to no process
 _MOST_BYTES = 2**26  # of a text file
 _NAME = r"""[^/\\\s"'<>|:,;()\[\]]+"""  # of a folder or file
 _PATHS = re.compile(  # a quoted one, which may have spaces; or another of two names or more, unlike a division
@@ -90,13 +88,11 @@ def replacing(target: str) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written.
     """
-    import secrets  # not needed for reading
-
     directory = os.path.dirname(target)
     _remove_stale(directory)
-    temporary = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
+    temporary, opened = _new_temporary(directory)
     try:
-        with open(temporary, "xb") as file:
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -151,14 +147,41 @@ def _is_named(path: PathLike) -> bool:
     return os.path.exists(target) and not target.startswith("/dev/")
 
 
+def _new_temporary(directory: str) -> tuple[str, BinaryIO]:
+    """Return a new file that is locked while it is open, so that no other process removes it as stale."""
+    import secrets  # not needed for reading
+
+    while True:
+        path = os.path.join(directory, f".delegate-{secrets.token_hex(8)}.tmp")
+        file = open(path, "xb")  # noqa: SIM115 - the caller closes it
+        try:
+            _lock(file)
+        except BlockingIOError:
+            file.close()  # another process is just removing it
+            continue
+        except OSError:  # a file system without locks
+            return path, file
+        if os.path.exists(path):
+            return path, file
+        file.close()
+
+
 def _remove_stale(directory: str) -> None:
-    """Remove temporary files of processes that were killed while they saved, long ago."""
+    """Remove temporary files of processes that were killed, which nobody has locked."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(OSError):
-                    if entry.stat().st_mtime < time.time() - _STALE:
-                        os.unlink(entry.path)
+                with contextlib.suppress(OSError), open(entry.path, "rb", opener=open_nonblocking) as file:
+                    _lock(file)
+                    os.unlink(entry.path)
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file; raises OSError if another process has locked it. Windows keeps open files from being removed."""
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _flush_directory(directory: Path) -> None:

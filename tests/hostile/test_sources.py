@@ -79,16 +79,17 @@ def test_a_pipe_of_the_shell_is_read_and_written():
 STALE = ".delegate-0123456789abcdef.tmp"
 
 
-def test_a_save_removes_old_files_of_killed_ones_and_nothing_else(tmp_path):
-    kept = {".delegate-1.tmp", f"{STALE}.txt", f"x{STALE}", STALE.replace("0", "1"), STALE.replace("0", "2")}
-    for name in {*kept, STALE}:
+def test_a_save_removes_files_of_killed_ones_and_nothing_else(tmp_path):
+    link = STALE.replace("0", "2")
+    kept = {".delegate-1.tmp", f"{STALE}.txt", f"x{STALE}", link}
+    for name in {*kept, STALE} - {link}:
         (tmp_path / name).touch()
-        os.utime(tmp_path / name, (0, 0))
-    (tmp_path / STALE.replace("0", "1")).touch()  # another process writes it
-    (tmp_path / STALE.replace("0", "2")).unlink()
-    (tmp_path / STALE.replace("0", "2")).symlink_to(tmp_path / ".delegate-1.tmp")
-    file.save(static(), tmp_path / "p.dlg")
-    assert set(os.listdir(tmp_path)) == {*kept, "p.dlg"}
+    (tmp_path / link).symlink_to(tmp_path / ".delegate-1.tmp")
+    with replacing(str(tmp_path / "other.dlg")) as opened:  # another save, which goes on
+        opened.write(b"all of it")
+        file.save(static(), tmp_path / "p.dlg")
+    assert set(os.listdir(tmp_path)) == {*kept, "p.dlg", "other.dlg"}
+    assert (tmp_path / "other.dlg").read_bytes() == b"all of it"
 
 
 def test_the_mode_is_given_to_the_file_itself(tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from delegate_devtools.ops import Catalogue, dtype_text
 
 from delegate.backends.xnnpack.aot.lowerings import TABLE
 from delegate.program.dtypes import DType
-from delegate.registry import Registry
+from delegate.registry import Registry, default_registry
 from tests.support.availability import require
 from tests.support.commands import call
 from tests.support.plugins import Site, site
@@ -19,8 +20,12 @@ __all__ = ["site"]
 
 
 @pytest.fixture(autouse=True)
-def without_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_other_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("DELEGATE_BLOCK_PLUGINS", "kernels-extra,numba,openvino,onnxruntime")
+    default_registry.cache_clear()
+    yield
+    monkeypatch.undo()
+    default_registry.cache_clear()
 
 
 def invoke(*args: str) -> str:

@@ -33,7 +33,8 @@ EXPECTED = {
             ),
             sorted=(
                 "argmax along 0, argmax along 1, argmax of absolute along 1, argmin along 0"
-                ", argmin along 1, max along 0, max along 1, max without indices along 1, min along 0"
+                ", argmin along 1, argsort along 0, argsort along 1, max along 0, max along 1"
+                ", max without indices along 1, min along 0"
                 ", min along 1, sort along 0, sort along 1, sorted downwards along 0"
                 ", sorted downwards along 1, the least along 1, topk along 1"
             ),
@@ -53,7 +54,7 @@ EXPECTED = {
             ),
             sorted="scattered amax, scattered amin, scattered mean, scattered prod, scattered sum",
         ),
-        compound=frozenset({"masked_fill -0", "max pool in one dimension"}),
+        compound=frozenset({"argsort along 0", "argsort along 1", "masked_fill -0", "max pool in one dimension"}),
     ),
 }
 
