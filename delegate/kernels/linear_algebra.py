@@ -7,7 +7,7 @@ matrices without a result have NaN, and the status is the number of the zero piv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Literal
@@ -383,3 +383,24 @@ def _check_ranks(rows: list[int], ranks: list[int], x: Array, first: Array, seco
     else:
         return
     raise KernelError(problem, remedy="pass two matrices and a rank of each conversation, and a row of each token")
+
+
+@TABLE.kernel("aten._trilinear.default", dtypes=PRODUCT_DTYPES)
+def trilinear(
+    first: Array,
+    second: Array,
+    third: Array,
+    new_first: Sequence[int],
+    new_second: Sequence[int],
+    new_third: Sequence[int],
+    summed: Sequence[int],
+    _unrolled: int,
+    *,
+    out: Array,
+) -> None:
+    """Multiply three tensors, each with new dimensions of size 1, and sum over some dimensions."""
+    rank = first.ndim + len(new_first)
+    operands: list[Any] = []
+    for x, new in ((first, new_first), (second, new_second), (third, new_third)):
+        operands += [x, [d for d in range(rank) if d not in new]]
+    out[...] = np.einsum(*operands, [d for d in range(rank) if d not in summed], optimize=True).reshape(out.shape)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delegate.errors import KernelError
 from delegate.kernels.table import with_any_layout
+from delegate.plugins import PORTABLE
 from delegate.program.dtypes import DType
 from delegate.program.instructions import refs
 from delegate.program.model import KernelCall, MethodDefinition, Program, Ref, StorageKind
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 def how_to_give(op: str, *, allocates: bool = False) -> str:
     """Return the remedy for an operator without a kernel; `allocates`: the sizes of its results depend on data."""
     decorator = f"@table.{'allocating' if allocates else 'kernel'}({op!r})"
-    return (
-        f"write a kernel (`{decorator}` of a delegate.KernelTable) and pass the table in kernels=[...], or "
-        "install a kernel library that has it, such as plugins/kernels-extra (docs/reference/operators.md)"
-    )
+    own = f"write a kernel (`{decorator}` of a delegate.KernelTable) and pass the table in kernels=[...]"
+    if op.startswith("aten."):
+        return f"`pip install ./plugins/kernels-extra` in a checkout of delegate, which has rare operators; or {own}"
+    return f"{own}, or install a kernel library that has it"
 
 
 class Kernels:
@@ -55,6 +56,18 @@ class Kernels:
     def whole_ops(self) -> frozenset[str]:
         """The compound operators that a library runs faster preserved than decomposed."""
         return frozenset(kernel.op for table in self.tables for kernel in table if kernel.whole)
+
+    def notes_on(self, operators: Iterable[str]) -> list[str]:
+        """Return a note on each library that operators of a program need beside the portable kernels."""
+        needed: dict[str, list[str]] = {}
+        for op in operators:
+            libraries = [table.library for table in self.tables if op in table]
+            if libraries and PORTABLE not in libraries:
+                needed.setdefault(libraries[0], []).append(op)
+        return [
+            f"kernel library {library!r} is needed wherever the program runs: it has {', '.join(sorted(ops))}"
+            for library, ops in needed.items()
+        ]
 
     def find(
         self, op: str, dtypes: Iterable[DType], *, in_place: bool = False, allocates: bool = False

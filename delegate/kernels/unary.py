@@ -104,3 +104,14 @@ def conjugate(x: Array, *, out: Array) -> None:
 def negate(x: Array, *, out: Array) -> None:
     """Negate. Torch uses this lazy operator for the imaginary part of a conjugate."""
     np.negative(x, out=out)
+
+
+@TABLE.kernel("aten.angle.default", dtypes=WIDE | INT | BOOL | COMPLEX)
+def angle(x: Array, *, out: Array) -> None:
+    """Compute the argument of a complex number: pi for negative numbers, 0 for others; NaN stays."""
+    if x.dtype.kind == "c":
+        np.arctan2(x.imag, x.real, out=out)
+        return
+    np.multiply(x < 0, out.dtype.type(math.pi), out=out)
+    if x.dtype.kind == "f" and (nan := np.isnan(x)).any():
+        np.copyto(out, x, where=nan)

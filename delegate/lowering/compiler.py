@@ -118,6 +118,7 @@ class Compiler:
     methods: dict[str, _Method] = field(default_factory=dict)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    kernel_notes: list[str] = field(default_factory=list)
     failures: list[CompileFailure] = field(default_factory=list)
     applied: AppliedPlan | None = None
     costs: Estimates | None = None
@@ -131,10 +132,8 @@ class Compiler:
         if self.saved is not None:
             self.apply(self.saved, BY_THE_PLAN)
         backends = self.selection.backends.items()
-        compilers = {name: backend.preprocess for name, backend in backends}
-        self.artifacts = Artifacts(
-            compilers, self.artifact_cache, {name: backend.check_artifact for name, backend in backends}
-        )
+        checks = {name: backend.check_artifact for name, backend in backends}
+        self.artifacts = Artifacts({name: b.preprocess for name, b in backends}, self.artifact_cache, checks)
 
     @property
     def preserve_ops(self) -> frozenset[str]:
@@ -243,6 +242,7 @@ class Compiler:
         self.warnings = []
         with stage("emit"):
             program = emit(lowered, self.kernels, keep=keep, on_fallback=policy, warn=self.warnings.append)
+        self.kernel_notes = self.kernels.notes_on(program.operators)
         results = {name: d.result for part in lowered for name, d in part.delegates.items()}
         deviations = self._deviation_notes()
         self.notes = {
@@ -285,7 +285,7 @@ class Compiler:
 
     def report(self) -> Report:
         """Return the report: the backend of each node, and the verdicts of the others."""
-        return make_report(self.plans, self.notes, self.selection.report_notes(), self.costs)
+        return make_report(self.plans, self.notes, (*self.selection.report_notes(), *self.kernel_notes), self.costs)
 
     def load_rules(self) -> Rules:
         """Return the accepted values of options by backend of a partition, for loading the program."""

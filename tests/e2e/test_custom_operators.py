@@ -175,7 +175,10 @@ def test_no_kernel_says_how_to_give_one(tmp_path):
     assert "no kernel supports delegate_test.mix.default for float32" in str(caught.value)
     assert "test_custom_operators.py" in str(caught.value)
     assert "@table.kernel('delegate_test.mix.default')" in str(caught.value)
-    compiled(Pure(), (X, Y), kernels="aten").save(tmp_path / "model.dlg")
+    program = compiled(Pure(), (X, Y), kernels="aten")
+    note = "kernel library 'aten' is needed wherever the program runs: it has delegate_test.mix.default"
+    assert note in program.report.notes
+    program.save(tmp_path / "model.dlg")
     with pytest.raises(KernelError, match=r"no kernel of delegate_test\.mix\.default.*kernels=\[\.\.\.\]"):
         delegate.load(tmp_path / "model.dlg")
     with delegate.load(tmp_path / "model.dlg", kernels=[table()]) as program:

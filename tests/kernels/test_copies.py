@@ -103,6 +103,8 @@ def test_complex_parts():
     check(aten.complex.default, sample(3), sample(3, seed=1))
     check(aten.complex.default, sample(3, 1), sample(4, seed=1))
     check(aten.polar.default, sample(3).abs(), sample(3, seed=1))
+    for dtype in (torch.complex64, torch.float32, torch.int64):
+        check(aten.angle.default, sample(3, 4, dtype=dtype) - 1)
 
 
 def test_repeat_positions():

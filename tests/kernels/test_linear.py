@@ -66,6 +66,20 @@ def test_strided():
     check(aten.matmul.default, sample(4, 3, 2).permute(2, 1, 0), sample(4, 6), atol=1e-5)
 
 
+def test_products_of_three():
+    check(
+        aten._trilinear.default,
+        sample(3, 4),
+        sample(5, 4, 6),
+        sample(3, 6, seed=1),
+        [1, 3],
+        [0],
+        [1, 2],
+        [2, 3],
+        atol=1e-5,
+    )
+
+
 @pytest.mark.parametrize("inner", [1, 7, 1024, 1025, 4000])
 def test_products_of_int8(inner):
     """Check exact sums at the ends of the range, for any length."""

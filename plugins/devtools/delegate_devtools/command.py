@@ -142,11 +142,13 @@ def export_graph(
         typer.Option("--output", "-o", metavar="FILE", callback=_GRAPH, help="File to write, and node data beside it."),
     ],
     format: Annotated[
-        Literal["model-explorer", "dot", "onnx"],
+        Literal["model-explorer", "dot", "onnx"] | None,
         typer.Option(
-            case_sensitive=False, help="Of Google's Model Explorer, of Graphviz, or ONNX without weights, for Netron."
+            case_sensitive=False,
+            help="Of Google's Model Explorer, of Graphviz, or ONNX without weights, for Netron. Default: dot and onnx "
+            "for files with these endings, else model-explorer.",
         ),
-    ] = "model-explorer",
+    ] = None,
 ) -> None:
     """Write the graph with backends and verdicts for another viewer."""
     options.require_distinct({"--output": out}, {"MODEL": Path(model)})
@@ -154,8 +156,10 @@ def export_graph(
     from delegate_devtools.export_graph import FORMATS, node_data
 
     report = read_report(model, source)
-    files = {out: FORMATS[format](report, Path(model).name)}
-    if format == "model-explorer":
+    ending = out.suffix.removeprefix(".").lower()
+    chosen = format or (ending if ending in FORMATS else "model-explorer")
+    files = {out: FORMATS[chosen](report, Path(model).name)}
+    if chosen == "model-explorer":
         files |= {out.with_suffix(f".{kind}.json"): data for kind, data in node_data(report).items()}
     for path in files:
         require_file(path, "the graph")

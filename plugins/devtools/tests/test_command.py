@@ -54,7 +54,7 @@ def test_the_graph_and_its_node_data() -> None:
     assert call("export-graph", "net.dlg", "-o", "g.json")[0].startswith("saved g.json, ")
     assert json.loads(Path("g.json").read_text())["graphs"][0]["nodes"][0]["id"] == "linear"
     assert Path("g.work.json").exists()
-    call("export-graph", "net.pt2", "-b", "xnnpack", "--format", "dot", "-o", "g.dot")
+    call("export-graph", "net.pt2", "-b", "xnnpack", "-o", "g.dot")  # the format follows from the ending
     assert "linear" in Path("g.dot").read_text()
 
 

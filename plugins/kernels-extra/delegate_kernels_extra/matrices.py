@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from delegate.kernels.half_precision import Array
 from delegate.kernels.linear_algebra import (
     DTYPES,
     FLOATS,
-    PRODUCT_DTYPES,
     lu_factor,
     require_finite,
     solve,
@@ -139,24 +137,3 @@ def matrix_exp(x: Array, *, out: Array) -> None:
     for _ in range(halvings):
         total = total @ total
     out[...] = total
-
-
-@TABLE.kernel("aten._trilinear.default", dtypes=PRODUCT_DTYPES)
-def trilinear(
-    first: Array,
-    second: Array,
-    third: Array,
-    new_first: Sequence[int],
-    new_second: Sequence[int],
-    new_third: Sequence[int],
-    summed: Sequence[int],
-    _unrolled: int,
-    *,
-    out: Array,
-) -> None:
-    """Multiply three tensors, each with new dimensions of size 1, and sum over some dimensions."""
-    rank = first.ndim + len(new_first)
-    operands: list[Any] = []
-    for x, new in ((first, new_first), (second, new_second), (third, new_third)):
-        operands += [x, [d for d in range(rank) if d not in new]]
-    out[...] = np.einsum(*operands, [d for d in range(rank) if d not in summed], optimize=True).reshape(out.shape)

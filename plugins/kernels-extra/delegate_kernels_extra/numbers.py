@@ -1,14 +1,12 @@
-"""The parts, the neighbors and the angles of numbers."""
+"""The parts and the neighbors of numbers."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 from delegate.kernels.half_precision import Array, from_bfloat16
 from delegate.kernels.operands import WIDE
-from delegate.kernels.table import BOOL, COMPLEX, FLOAT, INT
+from delegate.kernels.table import FLOAT
 from delegate.program.dtypes import DType
 from delegate_kernels_extra.table import TABLE
 
@@ -38,14 +36,3 @@ def nextafter_bfloat16(x: Array, toward: Array, *, out: Array) -> None:
     np.copyto(out, (toward & _SIGN) | np.uint16(1), where=start == 0)
     np.copyto(out, toward, where=start == end)
     np.copyto(out, _NAN, where=np.isnan(start) | np.isnan(end))
-
-
-@TABLE.kernel("aten.angle.default", dtypes=WIDE | INT | BOOL | COMPLEX)
-def angle(x: Array, *, out: Array) -> None:
-    """Compute the argument of a complex number: pi for negative numbers, 0 for others; NaN stays."""
-    if x.dtype.kind == "c":
-        np.arctan2(x.imag, x.real, out=out)
-        return
-    np.multiply(x < 0, out.dtype.type(math.pi), out=out)
-    if x.dtype.kind == "f" and (nan := np.isnan(x)).any():
-        np.copyto(out, x, where=nan)

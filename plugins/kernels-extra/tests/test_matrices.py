@@ -67,8 +67,3 @@ def test_pseudoinverses_and_exponentials() -> None:
     x = sample(2, 4, 4, dtype=torch.float64)
     check(aten.linalg_matrix_exp.default, x, rtol=1e-6, atol=1e-6)
     check(aten.linalg_pinv.atol_rtol_tensor, x[..., :3], rtol=1e-6, atol=1e-6)
-
-
-def test_products_of_three() -> None:
-    tensors = sample(3, 4), sample(5, 4, 6), sample(3, 6, seed=1)
-    check(aten._trilinear.default, *tensors, [1, 3], [0], [1, 2], [2, 3], **CLOSE)
