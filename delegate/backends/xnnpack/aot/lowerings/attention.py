@@ -129,7 +129,7 @@ def lower_masked(builder: RegionBuilder, node: Node) -> None:
     else:
         zero = np.zeros((), np.float32)
         terms = [_force(builder, node, cast(Node, value), mask, free, zero) for value, free in ((x, True), (y, False))]
-        order = common_order(builder, terms, len(shape_of(node)))
+        order = common_order(builder, terms, shape_of(node))
         operands = broadcast_operands(builder, terms, len(shape_of(node)), order)
         builder.set(node, builder.emit("ADD", operands, shape_of(node), order, "AddOptions"))
 

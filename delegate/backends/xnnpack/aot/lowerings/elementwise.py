@@ -87,20 +87,24 @@ def _broadcast_one(builder: RegionBuilder, value: Any, rank: int, order: Order) 
     return builder.constant(array)
 
 
-def common_order(builder: RegionBuilder, values: Sequence[Any], rank: int) -> Order:
+def common_order(builder: RegionBuilder, values: Sequence[Any], shape: Sequence[Any]) -> Order:
     """Return the order in which an elementwise operator on these values moves the fewest elements.
 
-    Only values of full rank that are not constant count.
+    Only values of full rank that are not constant count. `shape` has the sizes of the result. XNNPACK computes the
+    elements in a row until an operand begins or ends to be broadcast. With three channels last, as images have them,
+    and a number for each, such rows are so short that changing the order takes less time.
     """
+    plain = layout.row_major(len(shape))
     weights: dict[Order, int] = {}
     for value in values:
         is_variable = isinstance(value, Node) and not builder.is_constant(value)
         x = builder.operand(value) if is_variable else value
-        if isinstance(x, Operand) and x.rank == rank:
+        if isinstance(x, Operand) and x.rank == len(shape):
             count = math.prod(example(s) for s in x.shape)
             for order in [o for o in weights if layout.same_memory(x.shape, x.order, o)] or [x.order]:
                 weights[order] = weights.get(order, 0) + count
-    return max(weights, key=lambda o: weights[o]) if weights else layout.row_major(rank)
+    best = max(weights, key=lambda o: weights[o]) if weights else plain
+    return plain if _row_length(values, shape, best) <= _SHORT_ROW < _row_length(values, shape, plain) else best
 
 
 def expand_rank(builder: RegionBuilder, x: Operand, rank: int, order: Order) -> Operand:
@@ -113,15 +117,9 @@ def expand_rank(builder: RegionBuilder, x: Operand, rank: int, order: Order) -> 
 
 
 def emit_broadcast(builder: RegionBuilder, node: Node, name: str, arguments: Sequence[Any]) -> Operand:
-    """Emit a binary operator on two nodes or numbers, in the order that moves the fewest elements.
-
-    XNNPACK computes the elements in a row until an operand begins or ends to be broadcast. With three channels last, as
-    images have them, and a number for each, such rows are so short that changing the order takes less time.
-    """
+    """Emit a binary operator on two nodes or numbers, in their common order."""
     shape = shape_of(node)
-    order, plain = common_order(builder, arguments, len(shape)), layout.row_major(len(shape))
-    if _row_length(arguments, shape, order) <= _SHORT_ROW < _row_length(arguments, shape, plain):
-        order = plain
+    order = common_order(builder, arguments, shape)
     operands = broadcast_operands(builder, arguments, len(shape), order)
     return builder.emit(name, operands, shape, order, _TABLES.get(name, ""))
 

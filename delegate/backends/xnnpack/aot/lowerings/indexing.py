@@ -248,7 +248,7 @@ def lower_cat(builder: RegionBuilder, node: Node) -> None:
     nodes = cast(Sequence[Node], node.args[0])
     shape = shape_of(node)
     dim = arguments(node)["dim"] % len(shape)
-    order = common_order(builder, nodes, len(shape))
+    order = common_order(builder, nodes, shape)
     parts = [builder.operand(n, order) for n in nodes]
     lazy = [is_expand(n) and not same_shape(p.shape, shape_of(n)) for n, p in zip(nodes, parts, strict=True)]
     if any(lazy):
